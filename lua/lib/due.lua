@@ -1,0 +1,39 @@
+-- due: the only code that touches the due index: a sorted set per lane, and `lanes`, which holds
+-- each lane's earliest due time (or an earlier one: a removed head is noticed when its time comes).
+local adding = {}
+
+local function due_add(lane, id, due_ms)
+  local batch = adding[lane.text]
+  if not batch then
+    batch = { lane = lane, min = due_ms }
+    adding[lane.text] = batch
+  end
+  batch[#batch + 1] = due_ms
+  batch[#batch + 1] = id
+  if due_ms < batch.min then batch.min = due_ms end
+end
+
+local function due_remove(lane, ids) return redis.call('ZREM', DUE .. lane.text, unpack(ids)) end
+
+-- Writes what due_add collected; wakes the schedulers when an earlier due time arrived.
+local function due_flush()
+  local earliest
+  for text, batch in pairs(adding) do
+    redis.call('ZADD', DUE .. text, unpack(batch))
+    redis.call('SADD', shard .. ':index:' .. batch.lane.tenant, text)
+    if not earliest or batch.min < earliest then earliest = batch.min end
+  end
+  if not earliest then return end
+  local head = redis.call('ZRANGE', LANES, 0, 0, 'WITHSCORES')[2]
+  for text, batch in pairs(adding) do redis.call('ZADD', LANES, 'LT', batch.min, text) end
+  if not head or earliest < tonumber(head) then
+    redis.call('SPUBLISH', WAKE, 'due ' .. string.format('%.0f', earliest))
+  end
+end
+
+-- Up to `limit` ids of the lane that are due by `until_ms`: {id, due_ms, id, due_ms, …}
+local function due_heads(lane, until_ms, limit)
+  return redis.call('ZRANGE', DUE .. lane.text, '-inf', until_ms, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+end
+
+local function due_head_ms(lane) return tonumber(redis.call('ZRANGE', DUE .. lane.text, 0, 0, 'WITHSCORES')[2]) end

@@ -1,0 +1,28 @@
+-- keys: the names of this shard's keys, mirrored from store/keys.py (a test compares the two).
+local shard = string.sub(clock, 1, -7)
+local TASK, BODY, RESULT, STUB = shard .. ':task:', shard .. ':body:', shard .. ':result:', shard .. ':stub:'
+local DUE, READY, TURNS = shard .. ':due:', shard .. ':ready:', shard .. ':turns:'
+local LANES, BACKLOG, FULL, PARKED = shard .. ':lanes', shard .. ':backlog', shard .. ':full', shard .. ':parked'
+local WATCH, EXPIRY, ROUTES, CONF = shard .. ':watch', shard .. ':expiry', shard .. ':routes', shard .. ':conf'
+local STREAMS, COUNTS, STATS, EVENTS = shard .. ':streams', shard .. ':counts', shard .. ':stats', shard .. ':events'
+local WAKE, FINISHED = shard .. ':wake', shard .. ':finished'
+
+-- A lane is 'queue:priority:tenant:route'; none of the parts holds a colon.
+local lanes_read = {}
+local function lane_of(text)
+  local lane = lanes_read[text]
+  if lane then return lane end
+  local queue, priority, tenant, route = string.match(text, '^([^:]+):([^:]+):([^:]+):([^:]+)$')
+  if not queue then return nil end
+  lane = {
+    text = text, queue = queue, priority = priority, tenant = tenant, route = route,
+    stream = queue .. ':' .. priority .. ':' .. route,
+  }
+  lanes_read[text] = lane
+  return lane
+end
+
+local function lane_in(stream, tenant)
+  local queue, priority, route = string.match(stream, '^([^:]+):([^:]+):([^:]+)$')
+  return lane_of(queue .. ':' .. priority .. ':' .. tenant .. ':' .. route)
+end

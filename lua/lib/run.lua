@@ -1,0 +1,71 @@
+-- run: reading the record of a run, and ending one attempt with its outcome. Shared by settle,
+-- release and reap, so that an attempt can end in one way only.
+local OUTCOMES = {
+  SUCCEEDED = true, FAILED = true, TIMED_OUT = true, LOST = true, RELEASED = true, CANCELLED = true,
+}
+local unwatched = {}
+
+local function read_run(id)
+  local key = TASK .. id
+  local v = redis.call('HMGET', key, 'state', 'version', 'lane', 'fence', 'entry', 'outcome', 'cancel_requested',
+    'due_ms', 'uncounted', 'lost', 'attempt')
+  if not v[1] then return nil end
+  return {
+    id = id, key = key, state = v[1], version = tonumber(v[2]) or 1, lane = lane_of(v[3]), fence = v[4],
+    entry = v[5], outcome = v[6], cancelled = v[7] == '1', due_ms = tonumber(v[8]),
+    uncounted = tonumber(v[9]) or 0, lost = tonumber(v[10]) or 0, attempt = v[11],
+  }
+end
+
+-- The word that answers an outcome which cannot be applied, or nil if it can.
+local function refusal(task, fence, outcome)
+  if not task then return 'stale' end
+  if task.fence ~= fence then return 'stale' end
+  if task.state == 'RUNNING' then return nil end
+  if task.outcome == outcome then return task.state end
+  -- A cancelled run that was reported as failed or released is recorded as CANCELLED.
+  if task.state == 'CANCELLED' and task.outcome == 'CANCELLED' and outcome ~= 'SUCCEEDED' then return task.state end
+  return 'conflict'
+end
+
+local function target_state(task, outcome, due_ms)
+  if outcome == 'SUCCEEDED' then return 'SUCCESS' end
+  if task.cancelled or outcome == 'CANCELLED' then return 'CANCELLED' end
+  if outcome == 'RELEASED' or due_ms then return 'PENDING' end
+  return 'FAILED'
+end
+
+-- ending: {outcome, due_ms, error, result, reason}. Returns the state the task has now.
+local function end_attempt(task, ending, now)
+  local to = target_state(task, ending.outcome, ending.due_ms)
+  local outcome = to == 'CANCELLED' and 'CANCELLED' or ending.outcome
+  local fields = { 'outcome', outcome, 'ended_ms', now }
+  local function keep(name, value)
+    fields[#fields + 1] = name
+    fields[#fields + 1] = value
+  end
+  if ending.error ~= '' then keep('error', ending.error) end
+  if ending.outcome == 'RELEASED' then keep('uncounted', task.uncounted + 1) end
+  if ending.outcome == 'LOST' then keep('lost', task.lost + 1) elseif task.lost > 0 then keep('lost', 0) end
+  if to == 'PENDING' then
+    task.due_ms = ending.due_ms or task.due_ms
+    keep('due_ms', task.due_ms)
+  else
+    keep('finished_ms', now)
+    if to == 'FAILED' then keep('reason', ending.reason) end
+    if ending.result ~= '' and to == 'SUCCESS' then keep('result', ending.result) end
+  end
+  move(task, to, unpack(fields))
+  if to == 'PENDING' then due_add(task.lane, task.id, task.due_ms) else conclude(task, now) end
+  unwatched[#unwatched + 1] = task.id
+  ack(task.lane.stream, task.entry)
+  return to
+end
+
+local function run_flush(now)
+  if #unwatched > 0 then redis.call('ZREM', WATCH, unpack(unwatched)) end
+  ack_flush()
+  due_flush()
+  verdict_flush()
+  tell(now)
+end

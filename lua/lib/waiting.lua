@@ -1,0 +1,20 @@
+-- waiting: a task that waits (PENDING in its lane, QUEUED in its stream) is taken out of where it
+-- waits. Shared by cancel, edit, run_now and reclaim.
+local function read_waiting(id)
+  local key = TASK .. id
+  local v = redis.call('HMGET', key, 'state', 'version', 'lane', 'due_ms', 'entry', 'expires_ms')
+  if not v[1] then return nil end
+  return {
+    id = id, key = key, state = v[1], version = tonumber(v[2]) or 1, lane = lane_of(v[3]), due_ms = tonumber(v[4]),
+    entry = v[5], expires_ms = v[6],
+  }
+end
+
+local function withdraw(task)
+  if task.state == 'PENDING' then
+    due_remove(task.lane, { task.id })
+  else
+    redis.call('ZREM', WATCH, task.id)
+    ack(task.lane.stream, task.entry)
+  end
+end

@@ -1,0 +1,78 @@
+#!lua flags=allow-oom
+--- prune: finished tasks leave when they are too old, too many or too large; oldest success first.
+--- What leaves before its idempotency window ends leaves a stub.
+--
+-- KEYS  clock        hash   of the shard
+-- ARGV  now_ms       int    0 = ask the server
+--       tenant       str
+--       done_ms      int    age at which SUCCESS and CANCELLED leave
+--       dead_ms      int    age at which FAILED leaves
+--       count_max    int    of done tasks of this tenant in this shard
+--       bytes_max    int    of finished records of this tenant in this shard
+--       keyed_ms     int    how long an idempotency key is remembered after the creation
+--       unkeyed_ms   int    likewise an id without a key
+--       limit        int
+-- REPLY removed, more (1 = call again)
+-- COST  O(limit · log finished)
+-- @include lib/clock
+-- @include lib/keys
+-- @include lib/move
+-- @include lib/due
+-- @include lib/acks
+-- @include lib/verdict
+-- @include lib/waiting
+local now, seen = read_clock(now_ms)
+keep_clock(now, seen)
+local done, dead = shard .. ':done:' .. tenant, shard .. ':dead:' .. tenant
+local bytes = tonumber(redis.call('HGET', COUNTS, 'bytes:' .. tenant)) or 0
+local removed = 0
+
+local function leave_stub(id, created_ms, fingerprint)
+  local until_ms = created_ms + (fingerprint and keyed_ms or unkeyed_ms)
+  if until_ms <= now then return end
+  local left = string.format('%.0f', until_ms - now)
+  redis.call('SET', STUB .. id, string.format('%.0f', until_ms) .. ' ' .. (fingerprint or ''), 'PX', left)
+end
+
+local function remove(index, id)
+  local key = TASK .. id
+  local v = redis.call('HMGET', key, 'state', 'lane', 'created_ms', 'fingerprint')
+  redis.call('ZREM', index, id)
+  removed = removed + 1
+  local kept = index == dead and v[1] == 'FAILED' or index == done and (v[1] == 'SUCCESS' or v[1] == 'CANCELLED')
+  if not kept then
+    redis.call('HINCRBY', STATS, 'stray:finished', 1)
+    return
+  end
+  local size = stored_bytes(key)
+  local owner = tenant .. ':' .. lane_of(v[2]).queue .. ':'
+  redis.call('HINCRBY', COUNTS, owner .. v[1], -1)
+  redis.call('HINCRBY', COUNTS, 'bytes:' .. tenant, -size)
+  bytes = bytes - size
+  leave_stub(id, tonumber(v[3]), v[4])
+  redis.call('UNLINK', key, BODY .. id, RESULT .. id, shard .. ':attempts:' .. id)
+end
+
+local function prune_old(index, age_ms)
+  for _, id in ipairs(redis.call('ZRANGE', index, '-inf', now - age_ms, 'BYSCORE', 'LIMIT', 0, limit - removed)) do
+    remove(index, id)
+  end
+end
+
+local function prune_excess(index, excess)
+  if excess <= 0 or removed >= limit then return end
+  for _, id in ipairs(redis.call('ZRANGE', index, 0, math.min(excess, limit - removed) - 1)) do remove(index, id) end
+end
+
+if limit > 0 then prune_old(done, done_ms) end
+if removed < limit then prune_old(dead, dead_ms) end
+prune_excess(done, redis.call('ZCARD', done) - count_max)
+for _, index in ipairs({ done, dead }) do
+  while bytes > bytes_max and removed < limit do
+    local oldest = redis.call('ZRANGE', index, 0, 0)[1]
+    if not oldest then break end
+    remove(index, oldest)
+  end
+end
+if redis.call('EXISTS', done, dead) == 0 then redis.call('SREM', shard .. ':tenants', tenant) end
+return { removed, removed >= limit and 1 or 0 }

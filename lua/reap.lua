@@ -1,0 +1,39 @@
+#!lua flags=allow-oom
+--- reap: end attempts whose lease ran out: LOST, then the next due time or the verdict.
+--
+-- KEYS  clock    hash   of the shard
+-- ARGV  now_ms   int    0 = ask the server
+-- ROWS  id       str
+--       fence    str    of the attempt whose lease was found expired
+--       retry_ms opt    wait until the next attempt; without it the task fails
+--       error    str    JSON
+-- REPLY a word a row: the state now, 'stale', or 'alive' (renewed meanwhile, or leases are held)
+-- COST  O(rows · log tasks)
+-- @include lib/clock
+-- @include lib/keys
+-- @include lib/move
+-- @include lib/due
+-- @include lib/acks
+-- @include lib/verdict
+-- @include lib/run
+local now, seen = read_clock(now_ms)
+keep_clock(now, seen)
+local reply, reaping, taken = {}, {}, {}
+
+for at = 1, rows do
+  local id, fence, retry_ms, error = row(at)
+  local task = not taken[id] and read_run(id)
+  local until_ms = tonumber(redis.call('ZSCORE', WATCH, id))
+  if not task or task.state ~= 'RUNNING' or task.fence ~= fence then
+    reply[at] = 'stale'
+  elseif now < seen.hold_ms or (until_ms and until_ms > now) then
+    reply[at] = 'alive'
+  else
+    taken[id] = true
+    reaping[#reaping + 1] = { task = task, outcome = 'LOST', due_ms = retry_ms and now + retry_ms, reason = 'worker_lost', error = error, result = '', at = at }
+  end
+end
+
+for _, one in ipairs(reaping) do reply[one.at] = end_attempt(one.task, one, now) end
+run_flush(now)
+return reply

@@ -1,0 +1,30 @@
+#!lua flags=allow-oom
+--- release: hand runs back, not counted as attempts; they start elsewhere at once.
+--
+-- KEYS  clock    hash   of the shard
+-- ARGV  now_ms   int    0 = ask the server
+-- ROWS  id       str
+--       fence    str    of the attempt
+-- REPLY a word a row, as settle
+-- COST  O(rows · log tasks)
+-- @include lib/clock
+-- @include lib/keys
+-- @include lib/move
+-- @include lib/due
+-- @include lib/acks
+-- @include lib/verdict
+-- @include lib/run
+local now, seen = read_clock(now_ms)
+local reply, releasing = {}, {}
+
+for at = 1, rows do
+  local id, fence = row(at)
+  local task = read_run(id)
+  reply[at] = refusal(task, fence, 'RELEASED') or target_state(task, 'RELEASED')
+  if task and task.state == 'RUNNING' and task.fence == fence then releasing[id] = task end
+end
+
+keep_clock(now, seen)
+for _, task in pairs(releasing) do end_attempt(task, { outcome = 'RELEASED', error = '', result = '' }, now) end
+run_flush(now)
+return reply

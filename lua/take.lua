@@ -1,0 +1,209 @@
+#!lua flags=allow-oom
+--- take: start up to `slots` waiting tasks for a worker: attempt, fence and lease in one step.
+--
+-- KEYS  clock     hash   of the shard
+-- ARGV  now_ms    int    0 = ask the server
+--       worker    str    who asks; must have announced itself to this shard
+--       call      int    grows by one with each new call of this worker to this shard
+--       slots     int    free slots of the worker
+--       lease_ms  int    of a task that sets none
+--       server    str    run id of the server as the caller knows it
+-- REPLY now_ms, more (1 = a stream may hold more), then a grant a task: state, entry, lane, due_ms,
+--       created_ms, attempt, fence, options, payload, lease_ms, uncounted, lost, expires_ms, id, tail
+-- ERR   UNANNOUNCED  this shard does not know the worker (any more)
+-- COST  O(slots + ready streams)
+--
+-- The same call number again (its reply was lost) answers with the same grants as far as they
+-- still run. Classes share by weight, start-time fair as in dispatch. An entry that disagrees with
+-- its task is stale: acknowledged, deleted, counted.
+-- @include lib/clock
+-- @include lib/keys
+-- @include lib/move
+-- @include lib/due
+-- @include lib/ready
+-- @include lib/acks
+-- @include lib/archive
+-- @include lib/verdict
+-- @include lib/expire
+local STREAMS_MAX, SLOTS_MAX, CLASSES = 512, 128, { 'critical', 'high', 'normal', 'low' }
+local WEIGHT = { critical = 27, high = 9, normal = 3, low = 1 }
+local BARRIER_MS = 2000
+
+local now, seen = read_clock(now_ms)
+local me = shard .. ':worker:' .. worker
+local mine = redis.call('HMGET', me, 'call', 'grants', 'until_ms')
+if not mine[3] or tonumber(mine[3]) <= now then return redis.error_reply('UNANNOUNCED ' .. worker) end
+if slots < 1 then return { now, 0 } end
+slots = math.min(slots, SLOTS_MAX)
+
+local function grant_of(id)
+  return redis.call('HMGET', TASK .. id, 'state', 'entry', 'lane', 'due_ms', 'created_ms', 'attempt', 'fence',
+    'options', 'payload', 'lease_ms', 'uncounted', 'lost', 'expires_ms', 'version', 'body')
+end
+
+-- grant: the reply's row. The stored version slot carries the id, the body's length its bytes.
+local function complete(grant, id, attempt, fence)
+  if grant[15] then grant[9] = redis.call('GET', BODY .. id) end
+  grant[6], grant[7], grant[14], grant[15] = attempt, fence, id, false
+  return grant
+end
+
+if tonumber(mine[1]) == call then
+  local again = { now, 1 }
+  for id, fence in string.gmatch(mine[2], '(%S+)=(%S+)') do
+    local grant = grant_of(id)
+    if grant[1] == 'RUNNING' and grant[7] == fence then
+      again[#again + 1] = complete(grant, id, tonumber(grant[6]), fence)
+    end
+  end
+  return again
+end
+
+-- Another server than last time (failover, restart): no start until its time is past all that the
+-- lost one may have granted, so that a fence never repeats.
+local known_server, barrier_ms = unpack(redis.call('HMGET', clock, 'server', 'barrier_ms'))
+keep_clock(now, seen)
+if server ~= '' and known_server ~= server then
+  redis.call('HSET', clock, 'server', server)
+  if known_server then
+    barrier_ms = seen.ms + BARRIER_MS
+    redis.call('HSET', clock, 'barrier_ms', barrier_ms)
+  end
+end
+if barrier_ms and now < tonumber(barrier_ms) then return { now, 1 } end
+
+local function serves(queue, route)
+  local s = redis.call('SMISMEMBER', me .. ':serves', 'queue:' .. queue, 'queue:*', 'route:' .. route)
+  return (s[1] == 1 or s[2] == 1) and s[3] == 1
+end
+
+local classes, total = {}, 0
+for _, stream in ipairs(redis.call('ZRANGE', STREAMS, 0, STREAMS_MAX - 1)) do
+  local queue, priority, route = string.match(stream, '^([^:]+):([^:]+):([^:]+)$')
+  if serves(queue, route) then
+    if not classes[priority] then
+      classes[priority] = {}
+      total = total + 1
+    end
+    table.insert(classes[priority], stream)
+  end
+end
+
+local grants, granted, emptied = { now, 0 }, {}, {}
+local watch = {}
+
+local function start(stream, entry, id)
+  local grant = grant_of(id)
+  local lane = grant[3] and lane_of(grant[3])
+  local task = { id = id, key = TASK .. id, state = grant[1], version = tonumber(grant[14]) or 1, lane = lane }
+  if grant[1] ~= 'QUEUED' or grant[2] ~= entry then
+    redis.call('HINCRBY', STATS, 'stray:entry', 1)
+    ack(stream, entry)
+    return false
+  end
+  if grant[13] and not grant[6] and tonumber(grant[13]) <= now then
+    expire(task, now)
+    redis.call('ZREM', WATCH, id)
+    ack(stream, entry)
+    return false
+  end
+  if tonumber(grant[4]) > now then
+    move(task, 'PENDING')
+    due_add(lane, id, tonumber(grant[4]))
+    redis.call('ZREM', WATCH, id)
+    ack(stream, entry)
+    return false
+  end
+  if grant[6] then archive_attempt(task.key, id) end
+  if grant[13] then redis.call('ZREM', EXPIRY, id) end
+  local attempt = (tonumber(grant[6]) or 0) + 1
+  local fence = string.format('%.0f', math.max((tonumber(grant[7]) or 0) + 1, now * 256))
+  move(task, 'RUNNING', 'attempt', attempt, 'fence', fence, 'worker', worker, 'started_ms', now)
+  watch[#watch + 1] = now + (tonumber(grant[10]) or lease_ms)
+  watch[#watch + 1] = id
+  grants[#grants + 1] = complete(grant, id, attempt, fence)
+  granted[#granted + 1] = id .. '=' .. fence
+  return true
+end
+
+-- Reads up to `most` entries of one stream and starts them; returns how many were read.
+local function read_stream(stream, most)
+  local reply = redis.pcall('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', most, 'STREAMS', READY .. stream, '>')
+  if reply and reply.err then
+    redis.pcall('XGROUP', 'CREATE', READY .. stream, 'workers', '0', 'MKSTREAM')
+    reply = redis.pcall('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', most, 'STREAMS', READY .. stream, '>')
+  end
+  local entries = reply and not reply.err and reply[1] and reply[1][2] or {}
+  local started = 0
+  for _, entry in ipairs(entries) do
+    if entry[2] and start(stream, entry[1], entry[2][2]) then started = started + 1 end
+  end
+  if #entries < most then emptied[#emptied + 1] = stream end
+  return #entries, started
+end
+
+-- Serves one class: its streams in turn, beginning with another one at each call.
+local function read_class(streams, most)
+  local started = 0
+  for n = 0, #streams - 1 do
+    if started >= most then break end
+    local stream = streams[(call + n) % #streams + 1]
+    local share = math.max(1, math.floor((most - started) / (#streams - n)))
+    local read, began = read_stream(stream, share)
+    started = started + began
+    if read == share then grants[2] = 1 end
+  end
+  return started
+end
+
+local function by_weight()
+  local passes = redis.call('HMGET', shard .. ':classes', unpack(CLASSES))
+  local pass, floor_pass = {}, nil
+  for n, class in ipairs(CLASSES) do
+    if classes[class] then
+      pass[class] = tonumber(passes[n]) or 0
+      floor_pass = math.max(floor_pass or 0, pass[class])
+    end
+  end
+  -- A class that was idle starts level with the others: at most one weight's worth behind.
+  for class in pairs(pass) do pass[class] = math.max(pass[class], floor_pass - 1) end
+  local left = slots
+  while left > 0 and next(pass) do
+    local first
+    for _, class in ipairs(CLASSES) do
+      if pass[class] and (not first or pass[class] < pass[first]) then first = class end
+    end
+    local most = math.min(left, WEIGHT[first])
+    local started = read_class(classes[first], most)
+    left = left - started
+    pass[first] = pass[first] + started / WEIGHT[first]
+    redis.call('HSET', shard .. ':classes', first, pass[first])
+    if started < most then pass[first] = nil end
+  end
+end
+
+if total > 1 then
+  by_weight()
+else
+  local _, streams = next(classes)
+  if streams then read_class(streams, slots) end
+end
+
+-- A stream that was full and has room again goes back to the dispatchers.
+for _, streams in pairs(classes) do
+  for _, stream in ipairs(streams) do
+    if redis.call('SISMEMBER', FULL, stream) == 1 and room_in(stream) > 0 then
+      redis.call('SREM', FULL, stream)
+      enter_backlog(stream)
+      redis.call('SPUBLISH', WAKE, 'due 0')
+    end
+  end
+end
+for _, stream in ipairs(emptied) do redis.call('ZREM', STREAMS, stream) end
+if #watch > 0 then redis.call('ZADD', WATCH, unpack(watch)) end
+redis.call('HSET', me, 'call', call, 'grants', table.concat(granted, ' '))
+due_flush()
+ack_flush()
+verdict_flush()
+tell(now)
+return grants

@@ -1,0 +1,1 @@
+"""tasksched: durable task scheduling on Redis."""

@@ -1,0 +1,167 @@
+"""The connection to Redis: pools, replays, and what each error reply means. Once, here.
+
+The library's own replays are switched off: redis-py would send a write that timed out again up to
+ten times. We do replay, knowingly: every script of ours may be run again after an unknown outcome
+(a lost reply), so ``run`` repeats it until it is answered or patience ends. Every reply that says
+"not now" (LOADING, READONLY, MISCONF, OOM …) is an outage to be survived, never a reason to die.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import redis.asyncio as redis_asyncio
+from redis.asyncio.connection import Connection
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from tasksched import clock
+from tasksched.errors import BY_CODE, TaskschedError, Unavailable
+from tasksched.store.scripts import Arg, script
+
+COMMAND_TIMEOUT_S = 5.0
+CONNECTIONS_MAX = 64
+PATIENCE_MS = 10_000
+RETRY_AFTER_MS = 1_000
+
+# Replies that mean "this server cannot serve now"; each is refused before anything ran.
+_OUTAGE = (
+    "LOADING", "READONLY", "MASTERDOWN", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN",
+    "BUSY", "UNBLOCKED", "MOVED", "ASK",
+)  # fmt: skip
+
+
+class Unannounced(TaskschedError):
+    """This shard does not know the worker (any more): announce, then ask again."""
+
+    code = "UNANNOUNCED"
+
+
+class Gateway:
+    """All commands of one process to one Redis. Safe for concurrent use in one event loop."""
+
+    def __init__(self, client: "redis_asyncio.Redis") -> None:
+        self.redis = client
+        self.server = ""
+        self.offset_ms: float = 0.0
+        self.replays = 0
+
+    @classmethod
+    def open(cls, url: str, *, connections: int = CONNECTIONS_MAX) -> "Gateway":
+        """A gateway to ``url`` (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``)."""
+        made: list[Gateway] = []
+
+        async def greet(connection: Connection) -> None:
+            """Every new connection says which server it reached: a failover is a new run id."""
+            await connection.on_connect()
+            await connection.send_command("INFO", "server")
+            made[0].server = _run_id(await connection.read_response())
+
+        options: dict[str, Any] = {
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+            "socket_timeout": COMMAND_TIMEOUT_S,
+            "socket_connect_timeout": COMMAND_TIMEOUT_S,
+            "max_connections": connections,
+            "redis_connect_func": greet,
+        }
+        made.append(cls(_client(url, options)))
+        return made[0]
+
+    async def run(
+        self,
+        name: str,
+        values: Mapping[str, Arg],
+        rows: Sequence[Sequence[Arg]] = (),
+        *,
+        patience_ms: int = PATIENCE_MS,
+    ) -> Any:
+        """The reply of the script ``name``; replayed after lost replies until patience ends.
+
+        Raises Unavailable when Redis did not answer (what was sent may have run), or the error
+        whose code the script answered.
+        """
+        found = script(name)
+        packed = found.pack(values, rows)
+        count = len(found.keys)
+        until_ms = clock.mono_ms() + patience_ms
+        wait_s = 0.02
+        while True:
+            try:
+                return await self._evaluate(found.sha, found.source, count, packed)
+            except RedisError as error:
+                meant = meaning(error)
+                if not meant.retryable or clock.mono_ms() + wait_s * 1000 > until_ms:
+                    raise meant from error
+            self.replays += 1
+            await asyncio.sleep(wait_s * (0.5 + random.random()))
+            wait_s = min(wait_s * 2, 1.0)
+
+    async def _evaluate(self, sha: str, source: str, count: int, packed: list[Arg]) -> Any:
+        try:
+            return await self.redis.execute_command("EVALSHA", sha, count, *packed)
+        except NoScriptError:  # a restart, a failover or SCRIPT FLUSH: nothing ran
+            return await self.redis.execute_command("EVAL", source, count, *packed)
+
+    async def command(self, *args: Any) -> Any:
+        """One plain command, asked once. Raises Unavailable, or TaskschedError for a refusal."""
+        try:
+            return await self.redis.execute_command(*args)
+        except RedisError as error:
+            raise meaning(error) from error
+
+    async def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Several reads in one round trip, not atomic. Errors as ``command``."""
+        pipe = self.redis.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command)
+        try:
+            return list(await pipe.execute())
+        except RedisError as error:
+            raise meaning(error) from error
+
+    async def close(self) -> None:
+        await self.redis.aclose()
+
+
+def meaning(error: RedisError) -> TaskschedError:
+    """What an error of the client library means to us."""
+    if isinstance(error, RedisConnectionError | RedisTimeoutError):
+        return Unavailable(f"Redis does not answer: {error}", retry_after_ms=RETRY_AFTER_MS)
+    text = str(error)
+    code = text.split(" ", 1)[0]
+    # redis-py turns some codes into classes and strips them from the text.
+    kind = type(error).__name__.removesuffix("Error").upper()
+    if code in _OUTAGE or kind in {"BUSYLOADING", "READONLY", "MASTERDOWN", "TRYAGAIN"}:
+        return Unavailable(f"Redis refuses: {text}", retry_after_ms=RETRY_AFTER_MS)
+    if code == "OOM" or kind == "OUTOFMEMORY":
+        refusal = Unavailable("Redis is out of memory: nothing new is accepted", retry_after_ms=5000)
+        refusal.retryable = False  # type: ignore[misc]  # waiting here would only add load
+        return refusal
+    if isinstance(error, ResponseError) and code == Unannounced.code:
+        return Unannounced(text)
+    if isinstance(error, ResponseError) and code in BY_CODE:
+        return BY_CODE[code](text)
+    return TaskschedError(f"Redis refused a command: {text}")
+
+
+def _run_id(info: bytes | str) -> str:
+    text = info.decode() if isinstance(info, bytes) else info
+    for line in text.splitlines():
+        if line.startswith("run_id:"):
+            return line[7:]
+    return ""
+
+
+def _client(url: str, options: dict[str, Any]) -> "redis_asyncio.Redis":
+    if url.startswith("redis+sentinel://"):
+        hosts, _, service = url.removeprefix("redis+sentinel://").partition("/")
+        pairs = [(host, int(port or 26379)) for host, _, port in (h.partition(":") for h in hosts.split(","))]
+        sentinel = Sentinel(pairs, socket_timeout=COMMAND_TIMEOUT_S)
+        return sentinel.master_for(service or "mymaster", **options)
+    return redis_asyncio.Redis.from_url(url, **options)

@@ -1,0 +1,199 @@
+"""The schema of the database: every key, its type, its members, who writes it.
+
+All keys of one shard begin with ``{ns:shard}``: the braces keep them in one cluster slot, so that
+one script may touch them all. Nothing a user typed reaches a key raw: queues, tenants and routes
+are validated names without a colon, ids are ours. ``lua/lib/keys.lua`` mirrors this file; a test
+compares the two. ``docs/redis.md`` shows each key with the redis-cli line that reads it.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKeys:
+    """The keys of one shard. ``shard`` is ``{ns:7}``."""
+
+    shard: str
+
+    @classmethod
+    def of(cls, namespace: str, number: int) -> "ShardKeys":
+        return cls(f"{{{namespace}:{number}}}")
+
+    # -- records ------------------------------------------------------------------------------
+
+    def task(self, task_id: str) -> str:
+        """hash · the truth about one task · until retention · submit, then every verb."""
+        return f"{self.shard}:task:{task_id}"
+
+    def body(self, task_id: str) -> str:
+        """string · a payload too large for the compact hash · with its task."""
+        return f"{self.shard}:body:{task_id}"
+
+    def attempts(self, task_id: str) -> str:
+        """list · JSON of each finished attempt but the last · with its task · take."""
+        return f"{self.shard}:attempts:{task_id}"
+
+    def stub(self, task_id: str) -> str:
+        """string "until_ms fingerprint" · what retention leaves of an id · prune."""
+        return f"{self.shard}:stub:{task_id}"
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def due(self, lane: str) -> str:
+        """zset · task id → due_ms · one lane (queue:priority:tenant:route) of PENDING tasks."""
+        return f"{self.shard}:due:{lane}"
+
+    @property
+    def lanes(self) -> str:
+        """zset · lane → its earliest due_ms, or an earlier time."""
+        return f"{self.shard}:lanes"
+
+    def index(self, tenant: str) -> str:
+        """set · the lanes of a tenant that may hold tasks · for lists."""
+        return f"{self.shard}:index:{tenant}"
+
+    def turns(self, stream: str) -> str:
+        """zset · tenant → service had / weight · tenants with due tasks of one stream · dispatch."""
+        return f"{self.shard}:turns:{stream}"
+
+    @property
+    def backlog(self) -> str:
+        """zset · stream → service had / weight · streams with due tasks that may be served."""
+        return f"{self.shard}:backlog"
+
+    @property
+    def full(self) -> str:
+        """set · streams whose window is full · dispatch, take."""
+        return f"{self.shard}:full"
+
+    @property
+    def parked(self) -> str:
+        """zset · stream → ms at which to look again · streams that may not be served."""
+        return f"{self.shard}:parked"
+
+    @property
+    def parked_why(self) -> str:
+        """hash · stream → reason (no_worker)."""
+        return f"{self.shard}:parked:why"
+
+    @property
+    def expiry(self) -> str:
+        """zset · task id → expires_ms · tasks that must start before it."""
+        return f"{self.shard}:expiry"
+
+    # -- ready and running ----------------------------------------------------------------------
+
+    def ready(self, stream: str) -> str:
+        """stream, group `workers` · entry {id} · the window workers read · dispatch, submit."""
+        return f"{self.shard}:ready:{stream}"
+
+    @property
+    def streams(self) -> str:
+        """zset · ready streams that may hold entries nobody read."""
+        return f"{self.shard}:streams"
+
+    @property
+    def window(self) -> str:
+        """hash · stream → entries that may wait in it · the dispatcher."""
+        return f"{self.shard}:window"
+
+    @property
+    def watch(self) -> str:
+        """zset · QUEUED and RUNNING task → ms at which it must be looked at (lease end, take-by)."""
+        return f"{self.shard}:watch"
+
+    @property
+    def classes(self) -> str:
+        """hash · priority class → service had / weight · take."""
+        return f"{self.shard}:classes"
+
+    @property
+    def routes(self) -> str:
+        """zset · route → ms until which some worker serves it · announce."""
+        return f"{self.shard}:routes"
+
+    def worker(self, worker: str) -> str:
+        """hash call, grants, until_ms · a worker as this shard knows it · announce, take."""
+        return f"{self.shard}:worker:{worker}"
+
+    def serves(self, worker: str) -> str:
+        """set · route:<route> and queue:<queue> that the worker serves · announce."""
+        return f"{self.shard}:worker:{worker}:serves"
+
+    # -- finished ---------------------------------------------------------------------------------
+
+    def done(self, tenant: str) -> str:
+        """zset · SUCCESS or CANCELLED task → ms of its verdict."""
+        return f"{self.shard}:done:{tenant}"
+
+    def dead(self, tenant: str) -> str:
+        """zset · FAILED task → ms of its verdict: the dead letters."""
+        return f"{self.shard}:dead:{tenant}"
+
+    @property
+    def tenants(self) -> str:
+        """set · tenants with finished tasks · for retention."""
+        return f"{self.shard}:tenants"
+
+    # -- of the shard ---------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> str:
+        """hash seen_ms, lease_ms, hold_ms, server, barrier_ms · the shard's time."""
+        return f"{self.shard}:clock"
+
+    @property
+    def counts(self) -> str:
+        """hash · tenant:queue:STATE → tasks in it; bytes:tenant → bytes of finished records."""
+        return f"{self.shard}:counts"
+
+    @property
+    def stats(self) -> str:
+        """hash · queue:STATE → moves into it since ever; stray:*, illegal:* → what was found."""
+        return f"{self.shard}:stats"
+
+    @property
+    def events(self) -> str:
+        """stream, bounded · ms, then STATE → ids that moved into it in one call."""
+        return f"{self.shard}:events"
+
+    @property
+    def conf(self) -> str:
+        """hash · weight:<tenant> → weight."""
+        return f"{self.shard}:conf"
+
+    @property
+    def wake(self) -> str:
+        """sharded channel · "due <ms>", "work", "cancel <id>"."""
+        return f"{self.shard}:wake"
+
+    @property
+    def finished(self) -> str:
+        """sharded channel · "id:STATE id:STATE …" of each verdict."""
+        return f"{self.shard}:finished"
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceKeys:
+    """The few keys that belong to no shard."""
+
+    namespace: str
+
+    @property
+    def meta(self) -> str:
+        """hash shards, schema, created_ms · written once, checked by every process at start."""
+        return f"{self.namespace}:meta"
+
+    @property
+    def schedulers(self) -> str:
+        """zset · scheduler → ms until which it lives · the schedulers, once a second."""
+        return f"{self.namespace}:schedulers"
+
+    @property
+    def workers(self) -> str:
+        """zset · worker → ms until which it lives · the workers."""
+        return f"{self.namespace}:workers"
+
+    def worker(self, worker: str) -> str:
+        """hash with TTL · host, pid, queues, routes, slots, running, since, version."""
+        return f"{self.namespace}:worker:{worker}"

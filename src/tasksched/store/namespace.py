@@ -1,0 +1,40 @@
+"""Namespace: what is recorded once and checked by every process at its start.
+
+The number of shards is part of every id, so it is fixed when a namespace is made: a process that
+was told another number takes the recorded one, or refuses when it was told explicitly. A record
+with a newer ``schema`` than this code knows is refused. The namespace's lease goes to every shard's
+clock, where the scripts find it.
+"""
+
+from tasksched.errors import Unsafe
+from tasksched.store.connect import Gateway
+from tasksched.store.keys import NamespaceKeys, ShardKeys
+
+SCHEMA = 1
+
+
+async def open_namespace(
+    gateway: Gateway, namespace: str, *, shards: int, told: bool, lease_ms: int
+) -> int:
+    """The number of shards of this namespace; makes it if it is new.
+
+    ``told``: somebody asked for this very number. Raises Unsafe when that contradicts the record
+    or the record is of a newer schema, Unavailable when Redis does not answer.
+    """
+    meta = NamespaceKeys(namespace).meta
+    await gateway.pipeline(
+        [("HSETNX", meta, "shards", shards), ("HSETNX", meta, "schema", SCHEMA)]
+    )
+    found, schema = await gateway.command("HMGET", meta, "shards", "schema")
+    if int(schema) > SCHEMA:
+        raise Unsafe(f"namespace {namespace} is of schema {int(schema)}; this program knows {SCHEMA}")
+    number = int(found)
+    if told and number != shards:
+        raise Unsafe(
+            f"namespace {namespace} has {number} shards, not {shards}: the number is fixed when a "
+            "namespace is made; drain into a new namespace to change it"
+        )
+    await gateway.pipeline(
+        [("HSET", ShardKeys.of(namespace, n).clock, "lease_ms", lease_ms) for n in range(number)]
+    )
+    return number

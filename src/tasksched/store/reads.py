@@ -1,0 +1,290 @@
+"""Reads: records, attempts, lists and counters. Nothing here writes.
+
+Lists never load payloads. Every list is by cursor and bounded; the place in an index is (score,
+id), so that neither removals nor a million equal scores shift it (``lua/page.lua``).
+"""
+
+import asyncio
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from tasksched.errors import TaskschedError
+from tasksched.model.ids import shard_of
+from tasksched.model.states import STATES
+from tasksched.model.task import DEFAULT_OPTIONS, Attempt, ErrorInfo, Task, decode_options
+from tasksched.store.protocol import Store, target_of
+
+_FIELDS = (
+    "state", "version", "lane", "due_ms", "created_ms", "options", "attempt", "uncounted", "life",
+    "lease_ms", "expires_ms", "reason", "error", "cancel_requested", "progress", "queued_ms",
+    "finished_ms", "fence", "worker", "started_ms", "ended_ms", "outcome",
+)  # fmt: skip
+_BODIES = ("payload", "result", "body")
+
+
+class Place(NamedTuple):
+    """Where a page ended: the score and id of the last entry seen."""
+
+    score: int
+    id: str
+
+
+class Entry(NamedTuple):
+    score: int
+    id: str
+
+
+class Reads:
+    """Queries on one namespace. Cheap to make; shares the store's gateway."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._gateway = store.gateway
+
+    async def task(self, task_id: str, *, bodies: bool = True) -> Task | None:
+        """The task, or None; ``bodies`` loads payload and result too."""
+        found = await self.tasks([task_id], bodies=bodies)
+        return found[0]
+
+    async def tasks(self, task_ids: Sequence[str], *, bodies: bool = False) -> list[Task | None]:
+        """Tasks in the order of the ids; None where there is none."""
+        fields = _FIELDS + _BODIES if bodies else _FIELDS
+        keys = [self._task_key(task_id) for task_id in task_ids]
+        raws = await self._gateway.pipeline(
+            [("HMGET", key, *fields) for key in keys if key is not None]
+        )
+        replies = iter(raws)
+        rows = [None if key is None else next(replies) for key in keys]
+        tasks = [
+            None if row is None or row[0] is None else task_of(task_id, dict(zip(fields, row, strict=True)))
+            for task_id, row in zip(task_ids, rows, strict=True)
+        ]
+        return await self._with_large_payloads(tasks, rows) if bodies else tasks
+
+    async def _with_large_payloads(
+        self, tasks: list[Task | None], rows: Sequence[Any]
+    ) -> list[Task | None]:
+        for n, (task, row) in enumerate(zip(tasks, rows, strict=True)):
+            if task is not None and row[-1] is not None:
+                key = self._store.keys[_shard(task.id, self._store)].body(task.id)
+                payload = await self._gateway.command("GET", key)
+                tasks[n] = msgspec.structs.replace(task, payload=payload, corrupt=payload is None)
+        return tasks
+
+    def _task_key(self, task_id: str) -> str | None:
+        shard = shard_of(task_id, self._store.shards)
+        return None if shard is None else self._store.keys[shard].task(task_id)
+
+    async def attempts(self, task: Task) -> list[Attempt]:
+        """Every attempt on record, oldest first; the last one comes from the task itself."""
+        key = self._store.keys[_shard(task.id, self._store)].attempts(task.id)
+        raws = await self._gateway.command("LRANGE", key, 0, -1)
+        found = [_archived(msgspec.json.decode(raw)) for raw in raws]
+        return [*found, task.last_attempt] if task.last_attempt else found
+
+    async def page(
+        self,
+        indexes: dict[int, list[str]],
+        after: Place | None,
+        *,
+        limit: int,
+        newest: bool = False,
+        due: tuple[int | None, int | None] = (None, None),
+    ) -> list[Entry]:
+        """The next entries over the named indexes (shard → key suffixes), merged by time."""
+        low, high = ("-inf" if due[0] is None else due[0]), ("+inf" if due[1] is None else due[1])
+        values = {
+            "newest": int(newest),
+            "score": "" if after is None else after.score,
+            "id": "" if after is None else after.id,
+            "low": low,
+            "high": high,
+            "limit": limit,
+        }
+        replies = await asyncio.gather(
+            *(
+                self._gateway.run(
+                    "page", {"clock": self._store.keys[shard].clock, **values}, [(s,) for s in suffixes]
+                )
+                for shard, suffixes in indexes.items()
+                if suffixes
+            )
+        )
+        streams = [_entries(found) for reply in replies for found in reply]
+        merged = heapq.merge(*streams, reverse=newest)
+        return [entry for entry, _ in zip(merged, range(limit), strict=False)]
+
+    async def lanes(self, tenant: str) -> dict[int, list[str]]:
+        """Shard → lanes of the tenant that may hold waiting tasks."""
+        keys = self._store.keys
+        found = await self._gateway.pipeline([("SMEMBERS", k.index(tenant)) for k in keys])
+        return {n: sorted(lane.decode() for lane in lanes) for n, lanes in enumerate(found)}
+
+    async def counts(self) -> dict[tuple[str, str, str], int]:
+        """(tenant, queue, state) → tasks in it now."""
+        total: dict[tuple[str, str, str], int] = {}
+        for fields in await self._hashes("counts"):
+            for field, value in fields.items():
+                tenant, _, rest = field.partition(":")
+                queue, _, state = rest.partition(":")
+                if state in STATES:
+                    total[tenant, queue, state] = total.get((tenant, queue, state), 0) + int(value)
+        return total
+
+    async def totals(self) -> dict[str, int]:
+        """``queue:STATE`` → moves into it since ever, and the ``stray:`` and ``illegal:`` finds."""
+        total: dict[str, int] = {}
+        for fields in await self._hashes("stats"):
+            for field, value in fields.items():
+                total[field] = total.get(field, 0) + int(value)
+        return total
+
+    async def _hashes(self, name: Literal["counts", "stats"]) -> list[dict[str, str]]:
+        found = await self._gateway.pipeline([("HGETALL", getattr(k, name)) for k in self._store.keys])
+        return [_pairs(raw) for raw in found]
+
+    async def waiting(self, task: Task) -> dict[str, Any]:
+        """What stands where a waiting task waits: parked, full, live route, entries ahead, now."""
+        keys = self._store.keys[_shard(task.id, self._store)]
+        lane = f"{task.queue}:{task.priority}:{task.tenant}:{task.target.route}"
+        stream = f"{task.queue}:{task.priority}:{task.target.route}"
+        now, seen, live, parked, why, full, rank, length = await self._gateway.pipeline(
+            [
+                ("TIME",),
+                ("HGET", keys.clock, "seen_ms"),
+                ("ZSCORE", keys.routes, task.target.route),
+                ("ZSCORE", keys.parked, stream),
+                ("HGET", keys.parked_why, stream),
+                ("SISMEMBER", keys.full, stream),
+                ("ZRANK", keys.due(lane), task.id),
+                ("XLEN", keys.ready(stream)),
+            ]
+        )
+        now_ms = max(int(now[0]) * 1000 + int(now[1]) // 1000, int(seen or 0))
+        return {
+            "now_ms": self._store.now_ms or now_ms,
+            "live": live is not None and float(live) > (self._store.now_ms or now_ms),
+            "parked": why.decode() if parked is not None and why else None,
+            "full": bool(full),
+            "ahead": rank,
+            "in_stream": length,
+        }
+
+    async def members(self, kind: Literal["workers", "schedulers"]) -> list[str]:
+        """The workers or schedulers that live, by their own word."""
+        key = getattr(self._store.global_keys, kind)
+        now = await self.now_ms()
+        found = await self._gateway.command("ZRANGE", key, now, "+inf", "BYSCORE")
+        return [name.decode() for name in found]
+
+    async def workers(self) -> list[dict[str, str]]:
+        """One dict per live worker: what it says about itself."""
+        names = await self.members("workers")
+        keys = [self._store.global_keys.worker(name) for name in names]
+        found = await self._gateway.pipeline([("HGETALL", key) for key in keys]) if keys else []
+        return [{"worker": n, **_pairs(raw)} for n, raw in zip(names, found, strict=True) if raw]
+
+    async def now_ms(self) -> int:
+        """The server's time."""
+        if self._store.now_ms:
+            return self._store.now_ms
+        seconds, micros = await self._gateway.command("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _shard(task_id: str, store: Store) -> int:
+    shard = shard_of(task_id, store.shards)
+    if shard is None:
+        raise TaskschedError(f"{task_id} is no task id")
+    return shard
+
+
+def _entries(found: Sequence[bytes]) -> list[Entry]:
+    return [Entry(int(float(found[n + 1])), found[n].decode()) for n in range(0, len(found), 2)]
+
+
+def _pairs(raw: Iterable[Any]) -> dict[str, str]:
+    """A hash reply as text; the library gives a dict or a flat list, by version."""
+    if isinstance(raw, dict):
+        return {k.decode(): v.decode("utf-8", "replace") for k, v in raw.items()}
+    flat = list(raw)
+    return {
+        flat[n].decode(): flat[n + 1].decode("utf-8", "replace") for n in range(0, len(flat), 2)
+    }
+
+
+def _int(raw: bytes | None) -> int | None:
+    return None if raw is None else int(raw)
+
+
+def _error(raw: bytes | str | None) -> ErrorInfo | None:
+    if not raw:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=ErrorInfo)
+    except msgspec.DecodeError:
+        return ErrorInfo("Unreadable", repr(raw[:200]))
+
+
+def task_of(task_id: str, raw: dict[str, Any]) -> Task:
+    """The record as a value. Payload and result stay bytes: a broken one harms nobody here."""
+    queue, priority, tenant, route = raw["lane"].decode().split(":")
+    options = decode_options(raw["options"]) if raw["options"] else DEFAULT_OPTIONS
+    error = _error(raw["error"])
+    attempt = int(raw["attempt"] or 0)
+    return Task(
+        id=task_id,
+        status=raw["state"].decode(),
+        version=int(raw["version"] or 1),
+        tenant=tenant,
+        queue=queue,
+        priority=priority,
+        target=target_of(route, options),
+        created_ms=int(raw["created_ms"]),
+        due_ms=int(raw["due_ms"]),
+        attempts=attempt - int(raw["uncounted"] or 0),
+        life=int(raw["life"] or 1),
+        payload=raw.get("payload"),
+        result=raw.get("result"),
+        retry=options.retry,
+        timeout_ms=options.timeout_ms,
+        lease_ms=_int(raw["lease_ms"]),
+        expires_at_ms=_int(raw["expires_ms"]),
+        tags=options.tags,
+        reason=raw["reason"].decode() if raw["reason"] else None,
+        error=error if raw["state"] != b"SUCCESS" else None,
+        cancel_requested=raw["cancel_requested"] == b"1",
+        progress=msgspec.json.decode(raw["progress"]) if raw["progress"] else None,
+        queued_ms=_int(raw["queued_ms"]),
+        finished_ms=_int(raw["finished_ms"]),
+        last_attempt=_last_attempt(attempt, raw, error) if attempt else None,
+    )
+
+
+def _last_attempt(number: int, raw: dict[str, Any], error: ErrorInfo | None) -> Attempt:
+    outcome = raw["outcome"].decode() if raw["outcome"] else None
+    return Attempt(
+        attempt=number,
+        fence=int(raw["fence"]),
+        worker=raw["worker"].decode(),
+        started_ms=int(raw["started_ms"]),
+        ended_ms=_int(raw["ended_ms"]),
+        outcome=outcome,
+        error=error if outcome not in {None, "SUCCEEDED", "RELEASED"} else None,
+    )
+
+
+def _archived(raw: dict[str, str]) -> Attempt:
+    outcome: Any = raw["outcome"]
+    return Attempt(
+        attempt=int(raw["attempt"]),
+        fence=int(raw["fence"]),
+        worker=raw["worker"],
+        started_ms=int(raw["started_ms"]),
+        ended_ms=int(raw["ended_ms"]),
+        outcome=outcome,
+        error=_error(raw.get("error")) if outcome not in {"SUCCEEDED", "RELEASED"} else None,
+    )
