@@ -5,7 +5,8 @@
 -- KEYS  clock   hash   of the shard
 -- ARGV  now_ms  int    0 = ask the server
 --       limit   int    tasks moved by one call
--- REPLY now_ms, tasks moved, ms at which to call again (now = at once, -1 = when woken), expired
+-- REPLY now_ms, tasks moved, ms at which to call again (now = at once, -1 = when woken), expired,
+--       ms at which the watch index must be looked at (-1 = never)
 -- COST  O(limit · log tasks)
 --
 -- Fairness is start-time fair queueing: `turns:<stream>` holds the tenants that have due tasks,
@@ -130,7 +131,8 @@ local function at_latest(ms)
   if ms and (again < 0 or ms < again) then again = ms end
 end
 if more or redis.call('EXISTS', BACKLOG) == 1 then again = now end
-for _, key in ipairs({ LANES, WATCH, EXPIRY, PARKED }) do
+for _, key in ipairs({ LANES, EXPIRY, PARKED }) do
   at_latest(tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]))
 end
-return { now, moved, again, expired }
+local watch_ms = tonumber(redis.call('ZRANGE', WATCH, 0, 0, 'WITHSCORES')[2]) or -1
+return { now, moved, again, expired, watch_ms }

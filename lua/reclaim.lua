@@ -42,7 +42,7 @@ for at = 1, rows do
     reply[at] = 'waits'
   elseif still_waits(task) then
     redis.call('ZADD', WATCH, now + TAKE_BY_MS, id)
-    if redis.call('ZADD', STREAMS, 'NX', 0, task.lane.stream) == 1 then redis.call('SPUBLISH', WAKE, 'work') end
+    if redis.call('ZADD', UNREAD, 'NX', 0, task.lane.stream) == 1 then redis.call('SPUBLISH', WAKE, 'work') end
     reply[at] = 'waits'
   else
     withdraw(task)

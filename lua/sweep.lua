@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --- sweep: entries of one ready stream without a task behind them go; running tasks that the watch
---- index has lost are watched again. The other half of idea 9 of the architecture.
+--- index has lost are watched again; an empty stream goes. The other half of idea 9 of the architecture.
 --
 -- KEYS  clock    hash   of the shard
 -- ARGV  now_ms   int    0 = ask the server
@@ -22,6 +22,12 @@ local key = READY .. stream
 local entries = redis.pcall('XRANGE', key, from, '+', 'COUNT', limit)
 if entries.err then return { '', 0, 0, 0 } end
 keep_clock(now, seen)
+if #entries == 0 and from == '-' then
+  redis.call('DEL', key)
+  redis.call('SREM', OPENED, stream)
+  redis.call('ZREM', UNREAD, stream)
+  return { '', 0, 0, 0 }
+end
 
 local removed, watched, undelivered = 0, 0, false
 for _, entry in ipairs(entries) do
@@ -38,7 +44,7 @@ for _, entry in ipairs(entries) do
 end
 ack_flush()
 if removed > 0 then redis.call('HINCRBY', STATS, 'stray:entry', removed) end
-if undelivered and redis.call('ZADD', STREAMS, 'NX', 0, stream) == 1 then redis.call('SPUBLISH', WAKE, 'work') end
+if undelivered and redis.call('ZADD', UNREAD, 'NX', 0, stream) == 1 then redis.call('SPUBLISH', WAKE, 'work') end
 
 -- Consumers of workers that are gone, never one that still has pending entries (they would be lost).
 local gone = 0

@@ -78,7 +78,7 @@ local function serves(queue, route)
 end
 
 local classes, total = {}, 0
-for _, stream in ipairs(redis.call('ZRANGE', STREAMS, 0, STREAMS_MAX - 1)) do
+for _, stream in ipairs(redis.call('ZRANGE', UNREAD, 0, STREAMS_MAX - 1)) do
   local queue, priority, route = string.match(stream, '^([^:]+):([^:]+):([^:]+)$')
   if serves(queue, route) then
     if not classes[priority] then
@@ -199,7 +199,7 @@ for _, streams in pairs(classes) do
     end
   end
 end
-for _, stream in ipairs(emptied) do redis.call('ZREM', STREAMS, stream) end
+for _, stream in ipairs(emptied) do redis.call('ZREM', UNREAD, stream) end
 if #watch > 0 then redis.call('ZADD', WATCH, unpack(watch)) end
 redis.call('HSET', me, 'call', call, 'grants', table.concat(granted, ' '))
 due_flush()

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from servers import NAMES, ServerPool, ServerProcess, spawn_server
+from tests.servers import NAMES, ServerPool, ServerProcess, spawn_server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import redis
+from tests.servers import NAMES, ServerProcess
 
-from servers import NAMES, ServerProcess
 from tasksched import embedded
 from tasksched.embedded import datadir, process, server
 from tasksched.errors import Conflict, Invalid, Unavailable
@@ -296,8 +296,7 @@ def test_a_frozen_orphan_is_killed_before_the_next_server_starts(
         assert stored(second.url) == b"kept"
 
 
-def test_a_rewrite_that_outlived_its_server_holds_nobody_up(data: Path, monkeypatch):
-    monkeypatch.setattr(server, "ORPHAN_PATIENCE_S", 0.1)
+def test_a_rewrite_that_outlived_its_server_holds_nobody_up(data: Path):
     first = embedded.start(data)
     with client(first.url) as connected:
         connected.mset({f"key{n}": n for n in range(100)})

@@ -4,7 +4,8 @@ local TASK, BODY, RESULT, STUB = shard .. ':task:', shard .. ':body:', shard .. 
 local DUE, READY, TURNS = shard .. ':due:', shard .. ':ready:', shard .. ':turns:'
 local LANES, BACKLOG, FULL, PARKED = shard .. ':lanes', shard .. ':backlog', shard .. ':full', shard .. ':parked'
 local WATCH, EXPIRY, ROUTES, CONF = shard .. ':watch', shard .. ':expiry', shard .. ':routes', shard .. ':conf'
-local STREAMS, COUNTS, STATS, EVENTS = shard .. ':streams', shard .. ':counts', shard .. ':stats', shard .. ':events'
+local OPENED, UNREAD = shard .. ':opened', shard .. ':unread'
+local COUNTS, STATS, EVENTS = shard .. ':counts', shard .. ':stats', shard .. ':events'
 local WAKE, FINISHED = shard .. ':wake', shard .. ':finished'
 
 -- A lane is 'queue:priority:tenant:route'; none of the parts holds a colon.

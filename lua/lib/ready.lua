@@ -32,7 +32,8 @@ local opened = {}
 local function open_stream(stream)
   if opened[stream] then return end
   opened[stream] = true
-  if redis.call('ZADD', STREAMS, 'NX', 0, stream) == 1 then
+  if redis.call('ZADD', UNREAD, 'NX', 0, stream) == 1 then
+    redis.call('SADD', OPENED, stream)
     redis.pcall('XGROUP', 'CREATE', READY .. stream, 'workers', '0', 'MKSTREAM')
   end
 end

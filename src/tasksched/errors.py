@@ -54,7 +54,12 @@ class Invalid(TaskschedError):
     code, status, exit_code, title = "INVALID", 422, 2, "Invalid input"
 
     def __init__(
-        self, detail: str = "", pointer: str = "", *, problems: tuple[Problem, ...] = (), **extra: Any
+        self,
+        detail: str = "",
+        pointer: str = "",
+        *,
+        problems: tuple[Problem, ...] = (),
+        **extra: Any,
     ) -> None:
         self.problems = problems or (Problem(pointer, detail),)
         super().__init__(detail or self.problems[0].detail, **extra)
@@ -112,7 +117,13 @@ class TooManyRequests(TaskschedError):
 class Unavailable(TaskschedError):
     """Redis is away, refusing or out of memory. What was accepted is safe; try again."""
 
-    code, status, exit_code, title, retryable = "UNAVAILABLE", 503, 6, "Temporarily unavailable", True
+    code, status, exit_code, title, retryable = (
+        "UNAVAILABLE",
+        503,
+        6,
+        "Temporarily unavailable",
+        True,
+    )
 
 
 class Unsafe(TaskschedError):

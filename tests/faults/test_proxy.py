@@ -10,9 +10,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as LateReply
-
-from proxy import Proxy, command
-from servers import ServerProcess
+from tests.proxy import Proxy, command
+from tests.servers import ServerProcess
 
 pytestmark = pytest.mark.anyio
 

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,7 +28,8 @@ from tasksched.errors import (
 from tasksched.model import codec, ids
 from tasksched.model.retry import Retry
 from tasksched.model.states import FINAL
-from tasksched.model.task import Attempt, Created, Task, TaskSpec, Target, encode_options
+from tasksched.model.task import Attempt, Created, Target, Task, TaskSpec, encode_options
+from tasksched.store.durability import Durability, Level
 from tasksched.store.protocol import BYTES_MAX, SUBMIT_MAX, Changed, Edit, Store
 from tasksched.store.reads import Reads
 
@@ -58,13 +60,14 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 class Tasks:
     """The requests about tasks. One per process; safe for concurrent use in one event loop."""
 
-    def __init__(self, store: Store, *, waiter: Waiter) -> None:
+    def __init__(self, store: Store, waiter: Waiter, durability: Durability) -> None:
         self._store = store
+        self._durability = durability
         self.reads = Reads(store)
         self._waiter = waiter
         self._turn = itertools.count()
-        self._keyed = [
-            Batcher(lambda rows, n=n: self._send(n, rows), most=SUBMIT_MAX) for n in range(store.shards)
+        self._keyed: list[Batcher[Row, Created | TaskschedError]] = [
+            Batcher(partial(self._send, shard), most=SUBMIT_MAX) for shard in range(store.shards)
         ]
         self._unkeyed = Batcher(self._send_unkeyed, most=SUBMIT_MAX)
 
@@ -157,9 +160,7 @@ class Tasks:
         task = await self.reads.task(answer.id)
         if task is None:
             return answer  # retention took it; its key is still remembered
-        return msgspec.structs.replace(
-            answer, task=task, version=task.version, due_ms=task.due_ms
-        )
+        return msgspec.structs.replace(answer, task=task, version=task.version, due_ms=task.due_ms)
 
     # -- looking --------------------------------------------------------------------------------
 
@@ -219,6 +220,13 @@ class Tasks:
             if changed.word != "version" or version is not None:
                 return _agreed(changed, task_id, "state", "does not wait any more")
         raise Conflict(f"task {task_id} changes faster than it can be edited", task_id=task_id)
+
+    async def reach(self, task_id: str, level: Level) -> Level:
+        """The durability that the last change of this task has now: ``level``, or less."""
+        return await self._durability.reach(self._shard(task_id), level)
+
+    async def close(self) -> None:
+        await self._waiter.close()
 
     def _shard(self, task_id: str) -> int:
         shard = ids.shard_of(task_id, self._store.shards)

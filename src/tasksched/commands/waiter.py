@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tasksched.store.wake import Listener
+
 LOOK_MS = 1_000
 
 
@@ -33,13 +35,18 @@ class Interest:
 
 
 class Waiter:
-    """Who waits for which task, in this process."""
+    """Who waits for which task, in this process. Listens from the first interest on."""
 
     def __init__(self) -> None:
         self._interests: defaultdict[str, set[Interest]] = defaultdict(set)
+        self.listener: Listener | None = None
+        self._listening = False
 
     @contextmanager
     def interest(self, task_id: str) -> Iterator[Interest]:
+        if self.listener is not None and not self._listening:
+            self.listener.start()
+            self._listening = True
         mine = Interest()
         self._interests[task_id].add(mine)
         try:
@@ -49,9 +56,15 @@ class Waiter:
             if not self._interests[task_id]:
                 del self._interests[task_id]
 
-    @property
-    def idle(self) -> bool:
-        return not self._interests
+    def all(self) -> None:
+        """What was said is lost: everybody looks."""
+        for interests in self._interests.values():
+            for interest in interests:
+                interest.set()
+
+    async def close(self) -> None:
+        if self.listener is not None:
+            await self.listener.stop()
 
     def heard(self, message: str) -> None:
         """A message of a ``finished`` channel: ``id:STATE id:STATE …``."""

@@ -40,7 +40,7 @@ PLACEMENT = (
     Setting("daemonize", "no", "it stays a child of its supervisor"),
     Setting("logfile", '""', "to its output, which goes to server.log together with the linker's"),
     Setting("loglevel", "notice", "starts, stops and trouble"),
-    Setting("set-proc-title", "no", "the command line keeps naming this file, to find an orphan"),
+    Setting("proc-title-template", '"{title} {config-file}"', "a process list names the directory"),
 )
 
 

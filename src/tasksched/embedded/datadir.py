@@ -178,14 +178,18 @@ class DataDir:
         return hashlib.sha256(os.fsencode(self.path)).hexdigest()
 
     def orphans(self) -> list[int]:
-        """Servers of this directory: they have its lock open and were started with its config."""
+        """Servers of this directory: they have its lock open, and their title names the config.
+
+        Among them the forks of a server, which inherit both.
+        """
         if not Path("/proc/self/fd").exists():
             return self._orphans_by_name()
         lock = self.server_lock.stat()
-        return [int(p.name) for p in Path("/proc").glob("[0-9]*") if _is_server_with(lock, p)]
+        found = [int(p.name) for p in Path("/proc").glob("[0-9]*") if _is_server_with(lock, p)]
+        return [pid for pid in found if pid != os.getpid()]
 
     def _orphans_by_name(self) -> list[int]:
-        """Without /proc: by the command line alone, which names the directory."""
+        """Without /proc: by the title alone, which names the directory."""
         try:
             listing = subprocess.run(
                 ["ps", "-axww", "-o", "pid=,command="],  # noqa: S607
@@ -196,8 +200,13 @@ class DataDir:
             )
         except (OSError, subprocess.SubprocessError):
             return []
-        lines = (line.split(None, 1) for line in listing.stdout.splitlines())
-        return [int(pid) for pid, command in lines if command.endswith(f" {self.config}")]
+        lines = (line.strip().partition(" ") for line in listing.stdout.splitlines())
+        return [int(pid) for pid, _, command in lines if self._is_title(command.strip())]
+
+    def _is_title(self, command: str) -> bool:
+        """Of a server, not of an editor with the same file."""
+        program = command.removesuffix(f" {self.config}")
+        return program != command and Path(program).name.startswith(("valkey-", "redis-"))
 
 
 def _fits(directory: Path) -> bool:
@@ -205,9 +214,9 @@ def _fits(directory: Path) -> bool:
 
 
 def _is_server_with(lock: os.stat_result, process: Path) -> bool:
-    """The command line leaves out those who only look whether the lock is held."""
+    """The title leaves out those who only look whether the lock is held."""
     try:
-        if b"/server.conf\0" not in (process / "cmdline").read_bytes():
+        if b"/server.conf" not in (process / "cmdline").read_bytes():
             return False
         return any(os.path.samestat(lock, entry.stat()) for entry in (process / "fd").iterdir())
     except OSError:  # it ended meanwhile, or is another user's

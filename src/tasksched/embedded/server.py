@@ -181,17 +181,11 @@ def _claim(directory: DataDir, lock: int) -> None:
         return
     for number, wait_s in ((signal.SIGTERM, TERM_PATIENCE_S), (signal.SIGKILL, KILL_PATIENCE_S)):
         for pid in directory.orphans():
-            _signal(pid, number)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
         if lock_within(lock, wait_s):
             return
     raise Conflict(
         f"{directory.server_lock} is held by a process that cannot be ended from here: another "
         "user's, or one in another container. End it, or take another data directory"
     )
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        # A server leads its group. Others in it are its forks, which compute a rewrite nobody will
-        # take any more, and are deaf to SIGTERM.
-        os.kill(pid, number if os.getpgid(pid) == pid else signal.SIGKILL)

@@ -20,7 +20,6 @@ PAYLOAD_MAX = 256 * 1024
 RESULT_MAX = 64 * 1024
 
 _pack = msgpack.Packer(autoreset=True).pack
-_PLAIN = (str, int, type(None), bool)
 
 
 def encode(value: object, pointer: str = "", *, most: int = PAYLOAD_MAX) -> bytes:
@@ -43,32 +42,34 @@ def decode(data: bytes) -> Any:
         raise Invalid(f"stored bytes cannot be read: {error}") from error
 
 
-def _check(value: object, pointer: str, depth: int) -> None:
+def _check(value: Any, pointer: str, depth: int) -> None:
     kind = type(value)
     if kind is str:
-        _check_text(value, pointer)  # type: ignore[arg-type]  # kind is str
+        _check_text(value, pointer)
     elif kind is int:
-        if not INT_MIN <= value <= INT_MAX:  # type: ignore[operator]  # kind is int
+        if not INT_MIN <= value <= INT_MAX:
             raise Invalid("integers range from -2^63 to 2^64-1", pointer)
     elif kind is float:
-        if not math.isfinite(value):  # type: ignore[arg-type]  # kind is float
+        if not math.isfinite(value):
             raise Invalid("numbers must be finite", pointer)
-    elif value is None or kind is bool:
-        return
-    elif kind is dict:
-        _check_depth(depth, pointer)
-        for name, item in value.items():  # type: ignore[attr-defined]  # kind is dict
-            if type(name) is not str:
-                raise Invalid("object keys must be strings", pointer)
-            _check_text(name, pointer)
-            if type(item) not in _PLAIN or type(item) is not bool:
-                _check(item, f"{pointer}/{name}", depth + 1)
-    elif kind in {list, tuple}:
-        _check_depth(depth, pointer)
-        for n, item in enumerate(value):  # type: ignore[arg-type]  # kind is a sequence
-            _check(item, f"{pointer}/{n}", depth + 1)
-    else:
+    elif kind in {dict, list, tuple}:
+        if depth > DEPTH_MAX:
+            raise Invalid(f"nested deeper than {DEPTH_MAX} levels", pointer)
+        _check_members(value, pointer, depth)
+    elif value is not None and kind is not bool:
         raise Invalid(f"{kind.__name__} is not JSON", pointer)
+
+
+def _check_members(value: Any, pointer: str, depth: int) -> None:
+    if type(value) is not dict:
+        for n, item in enumerate(value):
+            _check(item, f"{pointer}/{n}", depth + 1)
+        return
+    for name, item in value.items():
+        if type(name) is not str:
+            raise Invalid("object keys must be strings", pointer)
+        _check_text(name, pointer)
+        _check(item, f"{pointer}/{name}", depth + 1)
 
 
 def _check_text(text: str, pointer: str) -> None:
@@ -77,11 +78,6 @@ def _check_text(text: str, pointer: str) -> None:
             text.encode()
         except UnicodeEncodeError:
             raise Invalid("strings must not hold lone surrogates", pointer) from None
-
-
-def _check_depth(depth: int, pointer: str) -> None:
-    if depth > DEPTH_MAX:
-        raise Invalid(f"nested deeper than {DEPTH_MAX} levels", pointer)
 
 
 def canonical(value: Any) -> Any:

@@ -88,7 +88,7 @@ def format_duration(ms: int) -> str:
     return "".join(parts) or "0s"
 
 
-def _exact_ms(value: object, pointer: str) -> Fraction:
+def _exact_ms(value: object, pointer: str) -> int | Fraction:
     if isinstance(value, bool):
         raise Invalid(f"a duration is not a boolean; give {_HINT}", pointer)
     if isinstance(value, int | float):
@@ -101,16 +101,16 @@ def _exact_ms(value: object, pointer: str) -> Fraction:
     raise Invalid(f"a duration is not {kind}; give {_HINT}", pointer)
 
 
-def _number_s(value: float, pointer: str) -> Fraction:
+def _number_s(value: float, pointer: str) -> int | Fraction:
     if isinstance(value, int):
-        return Fraction(int(value))
+        return int(value)
     if not math.isfinite(value):
         raise Invalid("a duration is finite", pointer)
     # The decimal that was written: 0.1 is 100 ms and not a binary hair more, as in "0.1s".
     return Fraction(float.__repr__(value))
 
 
-def _text_ms(text: str, pointer: str) -> Fraction:
+def _text_ms(text: str, pointer: str) -> int | Fraction:
     if not text:
         raise Invalid(f"a duration is not empty; give {_HINT}", pointer)
     if len(text) > TEXT_MAX:
@@ -127,7 +127,7 @@ def _text_ms(text: str, pointer: str) -> Fraction:
     return _units_ms(text, pointer)
 
 
-def _iso_ms(text: str, pointer: str) -> Fraction:
+def _iso_ms(text: str, pointer: str) -> int | Fraction:
     found = _ISO.fullmatch(text)
     if found is None and _ISO_CALENDAR.match(text):
         raise Invalid("years and months have no fixed length; give weeks or days", pointer)
@@ -141,7 +141,7 @@ def _iso_ms(text: str, pointer: str) -> Fraction:
     return _sum_ms(parts, pointer)
 
 
-def _units_ms(text: str, pointer: str) -> Fraction:
+def _units_ms(text: str, pointer: str) -> int | Fraction:
     parts: list[tuple[str, str]] = []
     order = list(_UNITS)
     at, lowest = 0, -1
@@ -160,7 +160,8 @@ def _units_ms(text: str, pointer: str) -> Fraction:
     return _sum_ms(parts, pointer)
 
 
-def _sum_ms(parts: list[tuple[str, str]], pointer: str) -> Fraction:
+def _sum_ms(parts: list[tuple[str, str]], pointer: str) -> int | Fraction:
     if any("." in number for number, _ in parts[:-1]):
         raise Invalid('only the last unit may have a decimal: "1d1.5h", not "1.5d1h"', pointer)
-    return sum((Fraction(number) * _UNITS[unit] for number, unit in parts), Fraction(0))
+    # Fractions are exact and slow; most texts have no decimal.
+    return sum((int(n) if n.isdigit() else Fraction(n)) * _UNITS[unit] for n, unit in parts)

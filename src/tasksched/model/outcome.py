@@ -54,9 +54,7 @@ def error_info(error_type: str, message: str, traceback: str = "") -> ErrorInfo:
     )
 
 
-def judge(
-    failure: Failure, retry: Retry, *, attempts: int, rng: Callable[[], float]
-) -> Outcome:
+def judge(failure: Failure, retry: Retry, *, attempts: int, rng: Callable[[], float]) -> Outcome:
     """What a failed attempt leads to. ``attempts``: those that count in this life, this included."""
     if not failure.retryable:
         return Outcome(kind=failure.kind, reason=failure.reason, error=failure.error)

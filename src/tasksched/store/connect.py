@@ -45,10 +45,10 @@ class Unannounced(TaskschedError):
 class Gateway:
     """All commands of one process to one Redis. Safe for concurrent use in one event loop."""
 
-    def __init__(self, client: "redis_asyncio.Redis") -> None:
-        self.redis = client
+    def __init__(self, client: Any) -> None:
+        # Any: the library leaves execute_command and friends untyped.
+        self.redis: Any = client
         self.server = ""
-        self.offset_ms: float = 0.0
         self.replays = 0
 
     @classmethod
@@ -140,7 +140,9 @@ def meaning(error: RedisError) -> TaskschedError:
     if code in _OUTAGE or kind in {"BUSYLOADING", "READONLY", "MASTERDOWN", "TRYAGAIN"}:
         return Unavailable(f"Redis refuses: {text}", retry_after_ms=RETRY_AFTER_MS)
     if code == "OOM" or kind == "OUTOFMEMORY":
-        refusal = Unavailable("Redis is out of memory: nothing new is accepted", retry_after_ms=5000)
+        refusal = Unavailable(
+            "Redis is out of memory: nothing new is accepted", retry_after_ms=5000
+        )
         refusal.retryable = False  # type: ignore[misc]  # waiting here would only add load
         return refusal
     if isinstance(error, ResponseError) and code == Unannounced.code:
@@ -158,10 +160,13 @@ def _run_id(info: bytes | str) -> str:
     return ""
 
 
-def _client(url: str, options: dict[str, Any]) -> "redis_asyncio.Redis":
+def _client(url: str, options: dict[str, Any]) -> Any:
     if url.startswith("redis+sentinel://"):
         hosts, _, service = url.removeprefix("redis+sentinel://").partition("/")
-        pairs = [(host, int(port or 26379)) for host, _, port in (h.partition(":") for h in hosts.split(","))]
-        sentinel = Sentinel(pairs, socket_timeout=COMMAND_TIMEOUT_S)
+        pairs = [
+            (host, int(port or 26379))
+            for host, _, port in (h.partition(":") for h in hosts.split(","))
+        ]
+        sentinel: Any = Sentinel(pairs, socket_timeout=COMMAND_TIMEOUT_S)  # type: ignore[no-untyped-call]  # untyped there
         return sentinel.master_for(service or "mymaster", **options)
     return redis_asyncio.Redis.from_url(url, **options)

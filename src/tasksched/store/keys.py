@@ -88,9 +88,14 @@ class ShardKeys:
         return f"{self.shard}:ready:{stream}"
 
     @property
-    def streams(self) -> str:
+    def opened(self) -> str:
+        """set · the ready streams that exist · until sweep finds one empty."""
+        return f"{self.shard}:opened"
+
+    @property
+    def unread(self) -> str:
         """zset · ready streams that may hold entries nobody read."""
-        return f"{self.shard}:streams"
+        return f"{self.shard}:unread"
 
     @property
     def window(self) -> str:

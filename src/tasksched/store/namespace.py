@@ -22,12 +22,12 @@ async def open_namespace(
     or the record is of a newer schema, Unavailable when Redis does not answer.
     """
     meta = NamespaceKeys(namespace).meta
-    await gateway.pipeline(
-        [("HSETNX", meta, "shards", shards), ("HSETNX", meta, "schema", SCHEMA)]
-    )
+    await gateway.pipeline([("HSETNX", meta, "shards", shards), ("HSETNX", meta, "schema", SCHEMA)])
     found, schema = await gateway.command("HMGET", meta, "shards", "schema")
     if int(schema) > SCHEMA:
-        raise Unsafe(f"namespace {namespace} is of schema {int(schema)}; this program knows {SCHEMA}")
+        raise Unsafe(
+            f"namespace {namespace} is of schema {int(schema)}; this program knows {SCHEMA}"
+        )
     number = int(found)
     if told and number != shards:
         raise Unsafe(

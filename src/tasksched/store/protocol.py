@@ -63,6 +63,7 @@ class Dispatched(NamedTuple):
     moved: int
     again_ms: int  # call again then; -1 = when woken
     expired: int
+    watch_ms: int  # the watch index wants a look then; -1 = never
 
 
 class Overdue(NamedTuple):
@@ -207,9 +208,7 @@ class Store:
         held = reply[1] > reply[0]
         return held, [_overdue(row) for row in reply[2:]]
 
-    async def reap(
-        self, shard: int, lost: Sequence[tuple[str, str, Outcome]]
-    ) -> list[str]:
+    async def reap(self, shard: int, lost: Sequence[tuple[str, str, Outcome]]) -> list[str]:
         """End (id, fence, LOST outcome)s. Words: the state now, ``stale``, ``alive``."""
         rows = [
             (task_id, fence, _opt(outcome.retry_ms), _encode_json(outcome.error))
@@ -232,6 +231,16 @@ class Store:
         reply = await self.gateway.run("prune", self._values(shard, tenant=tenant, **limits))
         return reply[0], bool(reply[1])
 
+    async def enlist(self, members: str, member: str, ttl_ms: int) -> list[str]:
+        """Say that ``member`` lives for ``ttl_ms`` more (0 = it leaves); returns who lives."""
+        values: dict[str, Arg] = {
+            "members": members,
+            "now_ms": self.now_ms,
+            "member": member,
+            "ttl_ms": ttl_ms,
+        }
+        return _words(await self.gateway.run("enlist", values))
+
     # -- workers --------------------------------------------------------------------------------
 
     async def announce(self, shard: int, worker: str, ttl_ms: int, serves: Sequence[str]) -> int:
@@ -245,7 +254,12 @@ class Store:
     ) -> tuple[int, bool, list[Grant]]:
         """The server's now, whether more may wait, and the started runs. Safe to repeat by call."""
         values = self._values(
-            shard, worker=worker, call=call, slots=slots, lease_ms=lease_ms, server=self.gateway.server
+            shard,
+            worker=worker,
+            call=call,
+            slots=slots,
+            lease_ms=lease_ms,
+            server=self.gateway.server,
         )
         reply = await self.gateway.run("take", values)
         now_ms = reply[0]
@@ -266,9 +280,7 @@ class Store:
             )
             for task_id, fence, outcome in ends
         ]  # fmt: skip
-        reply = await self.gateway.run(
-            "settle", self._values(shard), rows, patience_ms=patience_ms
-        )
+        reply = await self.gateway.run("settle", self._values(shard), rows, patience_ms=patience_ms)
         return _words(reply)
 
     async def release(self, shard: int, runs: Sequence[tuple[str, str]]) -> list[str]:

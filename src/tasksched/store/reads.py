@@ -16,6 +16,7 @@ from tasksched.model.ids import shard_of
 from tasksched.model.states import STATES
 from tasksched.model.task import DEFAULT_OPTIONS, Attempt, ErrorInfo, Task, decode_options
 from tasksched.store.protocol import Store, target_of
+from tasksched.store.scripts import Arg
 
 _FIELDS = (
     "state", "version", "lane", "due_ms", "created_ms", "options", "attempt", "uncounted", "life",
@@ -59,7 +60,9 @@ class Reads:
         replies = iter(raws)
         rows = [None if key is None else next(replies) for key in keys]
         tasks = [
-            None if row is None or row[0] is None else task_of(task_id, dict(zip(fields, row, strict=True)))
+            None
+            if row is None or row[0] is None
+            else task_of(task_id, dict(zip(fields, row, strict=True)))
             for task_id, row in zip(task_ids, rows, strict=True)
         ]
         return await self._with_large_payloads(tasks, rows) if bodies else tasks
@@ -96,7 +99,7 @@ class Reads:
     ) -> list[Entry]:
         """The next entries over the named indexes (shard → key suffixes), merged by time."""
         low, high = ("-inf" if due[0] is None else due[0]), ("+inf" if due[1] is None else due[1])
-        values = {
+        values: dict[str, Arg] = {
             "newest": int(newest),
             "score": "" if after is None else after.score,
             "id": "" if after is None else after.id,
@@ -107,7 +110,9 @@ class Reads:
         replies = await asyncio.gather(
             *(
                 self._gateway.run(
-                    "page", {"clock": self._store.keys[shard].clock, **values}, [(s,) for s in suffixes]
+                    "page",
+                    {"clock": self._store.keys[shard].clock, **values},
+                    [(s,) for s in suffixes],
                 )
                 for shard, suffixes in indexes.items()
                 if suffixes
@@ -143,7 +148,9 @@ class Reads:
         return total
 
     async def _hashes(self, name: Literal["counts", "stats"]) -> list[dict[str, str]]:
-        found = await self._gateway.pipeline([("HGETALL", getattr(k, name)) for k in self._store.keys])
+        found = await self._gateway.pipeline(
+            [("HGETALL", getattr(k, name)) for k in self._store.keys]
+        )
         return [_pairs(raw) for raw in found]
 
     async def waiting(self, task: Task) -> dict[str, Any]:

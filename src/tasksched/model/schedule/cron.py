@@ -30,7 +30,7 @@ from tasksched.model.schedule.civil import (
     weekday_mask,
 )
 from tasksched.model.schedule.cronfield import POINTER, DayWord, Field, FieldParser
-from tasksched.model.schedule.localtimes import CalendarTimes
+from tasksched.model.schedule.localtimes import Days, SameEveryDay
 
 LENGTH_MAX: Final = 128
 
@@ -71,7 +71,7 @@ class CronExpression:
     month: Field
     weekday: Field
     year: Field | None
-    times: CalendarTimes
+    times: SameEveryDay
 
     @property
     def is_wildcard(self) -> bool:
@@ -111,37 +111,46 @@ def normal_text(value: object) -> str:
 
 def uses_hash(text: str) -> bool:
     """Whether the normal text has an ``H``, so that its meaning depends on the schedule's id."""
-    # No other word of the grammar has an H, but THU and MARCH-like names: they begin otherwise.
-    return any(item.startswith("H") for field in text.split(" ") for item in field.split(","))
+    items = text.replace(" ", ",").split(",")
+    return any(item.startswith(cronfield.HASH_LETTERS) for item in items)
 
 
-def parse_cron(text: str, seed: str = "") -> CronExpression:
-    """The expression in normal text; ``seed``, the schedule's id, decides what ``H`` is.
+def resolve_hash(text: str, seed: str) -> str:
+    """Normal text in which each ``H`` has become the values that ``seed``, the schedule's id, chooses.
+
+    Raises ``Invalid`` at ``/cron``. Few texts come out, however many schedules there are.
+    """
+    return " ".join(parser.resolve(field, seed) for parser, field in _parsers(text))
+
+
+def parse_cron(text: str) -> CronExpression:
+    """The expression in normal text, without ``H``.
 
     Raises ``Invalid`` at ``/cron``, naming the field, for what breaks the grammar or never fires.
     """
+    fields = {parser.kind: parser.parse(field) for parser, field in _parsers(text)}
+    second = fields.get(cronfield.SECOND, Field("0", is_star=False, values=frozenset({0})))
+    year = fields.get(cronfield.YEAR)
+    if year is not None and year.text == "*":
+        year = None
+    minute, hour, day, month, weekday = (fields[kind] for kind in _FIVE)
+    days = _days_of_year(_days_by_kind(day, month, weekday, year), year)
+    times = SameEveryDay(days, _minutes_of_day(minute, hour), bits(second.values))
+    return CronExpression(text, second, minute, hour, day, month, weekday, year, times)
+
+
+def _parsers(text: str) -> list[tuple[FieldParser, str]]:
+    """The fields of an expression, each with its parser. Raises ``Invalid`` for any other number."""
     texts = text.split(" ") if text else []
     if "=" in text:
         raise Invalid("a cron expression holds no TZ=; give the zone as timezone", POINTER)
     if len(texts) not in _KINDS_BY_COUNT:
         raise Invalid(f"{_COUNT_HINT}; this one has {len(texts)}", POINTER)
     kinds = _KINDS_BY_COUNT[len(texts)]
-    fields = {
-        kind: FieldParser(kind, position, seed).parse(field)
+    return [
+        (FieldParser(kind, position), field)
         for position, (kind, field) in enumerate(zip(kinds, texts, strict=True), start=1)
-    }
-    second = fields.get(cronfield.SECOND, Field("0", False, frozenset((0,))))
-    year = fields.get(cronfield.YEAR)
-    if year is not None and year.text == "*":
-        year = None
-    minute, hour, day, month, weekday = (fields[kind] for kind in _FIVE)
-    times = CalendarTimes(
-        _days(day, month, weekday, year),
-        _minutes_of_day(minute, hour),
-        bits(second.values),
-        years=year.values if year else None,
-    )
-    return CronExpression(text, second, minute, hour, day, month, weekday, year, times)
+    ]
 
 
 def _minutes_of_day(minute: Field, hour: Field) -> int:
@@ -149,7 +158,17 @@ def _minutes_of_day(minute: Field, hour: Field) -> int:
     return sum(of_hour << (60 * value) for value in hour.values)
 
 
-def _days(day: Field, month: Field, weekday: Field, year: Field | None) -> tuple[int, ...]:
+def _days_of_year(by_kind: tuple[int, ...], year: Field | None) -> Days:
+    """The days of a year: those of its kind, if it is one of the field's."""
+    if year is None:
+        return lambda number: by_kind[YEAR_KINDS[number - 1]]
+    years = year.values
+    return lambda number: by_kind[YEAR_KINDS[number - 1]] if number in years else 0
+
+
+def _days_by_kind(
+    day: Field, month: Field, weekday: Field, year: Field | None
+) -> tuple[int, ...]:
     """The days of a year of each kind. Raises ``Invalid`` if no year that counts has one."""
     masks = tuple(_days_of_kind(day, month, weekday, kind) for kind in KINDS)
     kinds = {YEAR_KINDS[value - 1] for value in year.values} if year else set(KINDS)
@@ -171,14 +190,12 @@ def _is_either(day: Field, weekday: Field) -> bool:
 
 def _days_of_kind(day: Field, month: Field, weekday: Field, kind: int) -> int:
     by_date = by_weekday = in_months = 0
-    for number in month.values:
-        in_months |= month_mask(kind, number)
-    # A bit for each value in a month, moved to each month: days that it lacks fall to the next one,
-    # so a month's own mask takes them away.
     dates = bits(day.values) >> 1
-    for number, start in enumerate(month_starts(kind)[:12], start=1):
+    for number in month.values:
         in_month = month_mask(kind, number)
-        by_date |= (dates << start) & in_month
+        in_months |= in_month
+        # The dates that a month lacks would fall into the next one: its own mask takes them away.
+        by_date |= (dates << month_starts(kind)[number - 1]) & in_month
         for word in day.words:
             by_date |= _WORDS[word.kind](word, in_month, kind)
         for word in weekday.words:

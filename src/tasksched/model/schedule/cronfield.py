@@ -21,6 +21,10 @@ FIRST_CRON_YEAR: Final = 1970
 LAST_CRON_YEAR: Final = 2200
 """The horizon of the product: no time after it is ever accepted."""
 
+# R, for random, is no part of the grammar: it is caught here to be refused with a hint.
+HASH_LETTERS: Final = ("H", "R")
+_HASH = re.compile(r"H(?:\((?P<low>[0-9]+)-(?P<high>[0-9]+)\))?(?:/(?P<step>[0-9]+))?")
+
 DayKind = Literal["last", "last_weekday", "nearest_weekday", "last_of", "nth_of"]
 
 
@@ -70,14 +74,20 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class FieldParser:
-    """Parses the text of one field. ``position`` is the field's place, from 1; ``seed`` feeds ``H``."""
+    """Parses the text of one field, in upper case. ``position`` is the field's place, from 1."""
 
     kind: FieldKind
     position: int
-    seed: str
+
+    def resolve(self, text: str, seed: str) -> str:
+        """``text`` with the values that ``seed`` chooses in place of ``H``. Raises as ``parse``."""
+        return ",".join(
+            self._hashed(item, seed) if item.startswith(HASH_LETTERS) else item
+            for item in text.split(",")
+        )
 
     def parse(self, text: str) -> Field:
-        """``text`` in upper case. Raises ``Invalid`` at ``/cron``."""
+        """The values and words of a field without ``H``. Raises ``Invalid`` at ``/cron``."""
         values: set[int] = set()
         words: list[DayWord] = []
         for item in text.split(","):
@@ -142,8 +152,6 @@ class FieldParser:
             return range(kind.low, kind.high + 1)
         base, slash, step_text = item.partition("/")
         step = self._step(step_text, item) if slash else 1
-        if base.startswith(("H", "R")):
-            return self._hashed(base, step, item, has_step=bool(slash))
         if base == "*":
             return range(kind.low, kind.high + 1, step)
         low_text, dash, high_text = base.partition("-")
@@ -198,23 +206,24 @@ class FieldParser:
             self.fail(f"has '{item}'", "a step is a whole number of at least 1, as in */5")
         return int(text)
 
-    def _hashed(self, base: str, step: int, item: str, *, has_step: bool) -> range:
-        """``H``, ``H/n``, ``H(a-b)``, ``H(a-b)/n``: values that the seed chooses."""
-        found = re.fullmatch(r"H(?:\(([0-9]+)-([0-9]+)\))?", base)
+    def _hashed(self, item: str, seed: str) -> str:
+        """The values of ``H``, ``H/n``, ``H(a-b)`` or ``H(a-b)/n``, as a list."""
+        found = _HASH.fullmatch(item)
         if found is None or self.kind is YEAR:
             self.fail(
                 f"has '{item}'",
                 "H may stand as H, H/n, H(a-b) or H(a-b)/n in any field but the year; there is no R",
             )
         low, high = self.kind.low, self.kind.hash_high or self.kind.high
-        if found[1]:
-            low, high = self._value(found[1]), self._value(found[2])
+        if found["low"]:
+            low, high = self._value(found["low"]), self._value(found["high"])
             if low > high:
                 self.fail(f"has '{item}', which runs backwards", f"write H({high}-{low})")
         size = high - low + 1
+        step = self._step(found["step"], item) if found["step"] else size
         # A step wider than the range still leaves one value: the offset stays inside both.
-        low += hash_number(self.seed, self.kind.name) % (min(step, size) if has_step else size)
-        return range(low, high + 1, step) if has_step else range(low, low + 1)
+        low += hash_number(seed, self.kind.name) % min(step, size)
+        return ",".join(str(value) for value in range(low, high + 1, step))
 
 
 def hash_number(seed: str, what: str) -> int:

@@ -1,0 +1,117 @@
+"""Janitor: retention, and the sweep that mends what the watch index cannot see.
+
+One shard at a time in rotation, one bounded script call after the other. Finished tasks leave by
+age, count and bytes; entries of ready streams that have no task behind them go, running tasks that
+were lost from the watch index are watched again, consumers of dead workers are removed.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tasksched import log
+from tasksched.errors import TaskschedError
+from tasksched.store.protocol import BATCH_MAX, Store
+
+BUDGET_SHARE = 4  # finished records may use a quarter of the server's memory budget
+
+_log = log.get("janitor")
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long what is finished stays. ``bytes_max`` 0: a quarter of ``maxmemory``."""
+
+    success_ms: int
+    failed_ms: int
+    count_max: int
+    bytes_max: int
+    key_memory_ms: int
+    id_memory_ms: int
+
+
+class Janitor:
+    """Cleans the shards it is given, one after the other."""
+
+    def __init__(self, store: Store, retention: Retention, *, look_ms: int) -> None:
+        self._store = store
+        self._retention = retention
+        self._rest_s = look_ms / 1000
+        self.removed = 0
+        self.mended = 0
+
+    async def run(self, shards: Callable[[], Sequence[int]]) -> None:
+        """Cleans until cancelled; ``shards`` tells which ones are ours now."""
+        for turn in itertools.count():
+            await asyncio.sleep(self._rest_s)
+            mine = shards()
+            if not mine:
+                continue
+            try:
+                await self.clean(mine[turn % len(mine)])
+            except TaskschedError as error:
+                _log.warning("clean.failed", error=str(error))
+
+    async def clean(self, shard: int) -> None:
+        """One round over one shard."""
+        keys, gateway = self._store.keys[shard], self._store.gateway
+        streams, tenants = await gateway.pipeline(
+            [("SMEMBERS", keys.opened), ("SMEMBERS", keys.tenants)]
+        )
+        for stream in streams:
+            await self._sweep(shard, stream.decode())
+        if tenants:
+            bytes_max = await self._bytes_max()
+            for tenant in tenants:
+                await self._prune(shard, tenant.decode(), bytes_max)
+
+    async def _sweep(self, shard: int, stream: str) -> None:
+        start = "-"
+        while start:
+            swept = await self._store.sweep(shard, stream, start)
+            start = swept.next
+            if swept.removed or swept.watched:
+                self.mended += swept.removed + swept.watched
+                _log.info(
+                    "swept",
+                    shard=shard,
+                    stream=stream,
+                    removed=swept.removed,
+                    watched=swept.watched,
+                )
+
+    async def _prune(self, shard: int, tenant: str, bytes_max: int) -> None:
+        more = True
+        while more:
+            removed, more = await self._store.prune(
+                shard,
+                tenant,
+                done_ms=self._retention.success_ms,
+                dead_ms=self._retention.failed_ms,
+                count_max=-(-self._retention.count_max // self._store.shards),
+                bytes_max=bytes_max,
+                keyed_ms=self._retention.key_memory_ms,
+                unkeyed_ms=self._retention.id_memory_ms,
+                limit=BATCH_MAX,
+            )
+            self.removed += removed
+
+    async def _bytes_max(self) -> int:
+        """Bytes of finished records that one tenant may keep in one shard."""
+        total = self._retention.bytes_max
+        if not total:
+            info = await self._store.gateway.command("INFO", "memory")
+            total = _memory_budget(info) // BUDGET_SHARE
+        return max(total // self._store.shards, 1) if total else 1 << 52
+
+
+def _memory_budget(info: object) -> int:
+    """``maxmemory`` of the server; 0 when it has none."""
+    if isinstance(info, dict):
+        return int(info.get("maxmemory", 0))
+    text = info.decode() if isinstance(info, bytes) else str(info)
+    for line in text.splitlines():
+        if line.startswith("maxmemory:"):
+            return int(line[10:])
+    return 0
