@@ -124,7 +124,7 @@ class ServerPool:
             server.restart()
             return server
         directory = self._directory / name
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)  # an earlier test may have been skipped here
         self._running[name] = spawn_server(name, directory)
         return self._running[name]
 
@@ -141,8 +141,14 @@ def spawn_server(name: str, tmp_path: Path, *arguments: str) -> ServerProcess:
     The first argument may be a configuration file. The caller closes the server; the fixture
     ``spawn`` does that by itself.
     """
+    require(name)
+    return ServerProcess(name, tmp_path, *arguments)
+
+
+def require(name: str) -> Path:
+    """The binary of that name; where it is missing the test is skipped, or fails if it must not."""
     try:
-        return ServerProcess(name, tmp_path, *arguments)
+        return locate(name)
     except Missing as missing:
         if name in os.environ.get("TASKSCHED_REQUIRE_SERVERS", "").split(","):
             pytest.fail(f"required server {name}: {missing}", pytrace=False)

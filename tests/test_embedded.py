@@ -1,6 +1,5 @@
-"""The embedded server, with real processes: nothing is lost, and there are never two."""
+"""The embedded server, with real processes: how it lives, and how it says what is wrong."""
 
-import contextlib
 import json
 import os
 import signal
@@ -9,105 +8,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
-from tests.servers import NAMES, ServerProcess
+from tests.embedding import WAIT_S, client, put, servers_of, stored, until
+from tests.servers import NAMES, ServerProcess, require
 
 from tasksched import embedded
-from tasksched.embedded import datadir, process, server
+from tasksched.embedded import datadir, process
 from tasksched.errors import Conflict, Invalid, Unavailable
 
-WAIT_S = 10.0
 REDIS_CONF = Path(__file__).parent.parent / "docker" / "redis.conf"
-
-SUPERVISOR = """\
-import sys, time
-from tasksched import embedded
-from tasksched.embedded import process
-from tasksched.errors import Conflict
-if "untied" in sys.argv:  # as where the kernel cannot tell the child
-    process.die_with_parent = list
-try:
-    server = embedded.start(sys.argv[1])
-except Conflict as refused:
-    sys.exit(print("refused", refused, flush=True) or 4)
-print(server.pid, server.url, flush=True)
-time.sleep(60)
-"""
-
-
-class Supervisor:
-    """Another process that runs the embedded server on a directory."""
-
-    def __init__(self, data: Path, *options: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SUPERVISOR, str(data), *options],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def report(self) -> list[str]:
-        assert self.process.stdout
-        return self.process.stdout.readline().split()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(WAIT_S)
-
-
-@pytest.fixture
-def supervise(data: Path) -> Iterator[Callable[..., Supervisor]]:
-    started: list[Supervisor] = []
-
-    def begin(*options: str) -> Supervisor:
-        started.append(Supervisor(data, *options))
-        return started[-1]
-
-    yield begin
-    for supervisor in started:
-        supervisor.kill()
-        supervisor.process.stdout.close()
-    for pid in servers_of(data):
-        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
-
-
-def client(url: str) -> redis.Redis:
-    return redis.Redis.from_url(url, socket_timeout=WAIT_S)
-
-
-def put(url: str, value: str) -> None:
-    with client(url) as connected:
-        connected.set("key", value)
-
-
-def stored(url: str) -> bytes | None:
-    with client(url) as connected:
-        return connected.get("key")
-
-
-def servers_of(data: Path) -> list[int]:
-    """Every process whose command line names this directory, told by the kernel."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if f"{data}/server.conf".encode() in entry.read_bytes():
-                found.append(int(entry.parent.name))
-    return found
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 # ── the ordinary life ────────────────────────────────────────────────────────────────────────────
@@ -121,6 +39,16 @@ def test_data_survives_a_restart(data: Path):
     with embedded.start(data) as second:
         assert stored(second.url) == b"kept"
         assert (second.url, second.port) == (first.url, first.port)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_server_can_be_embedded(data: Path, name: str):
+    binary = require(name)
+    with embedded.start(data, binary=binary) as first:
+        put(first.url, "kept")
+        assert servers_of(data) == [first.pid]
+    with embedded.start(data, binary=binary) as second:
+        assert stored(second.url) == b"kept"
 
 
 def test_data_survives_the_death_of_the_server(data: Path):
@@ -234,155 +162,7 @@ def test_a_loading_server_is_waited_for(data: Path, monkeypatch):
     assert time.monotonic() - begun > 0.4
 
 
-# ── never two ────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_second_start_names_the_first_and_how_to_attach(data: Path, monkeypatch):
-    monkeypatch.setattr(server, "SUPERVISOR_PATIENCE_S", 0.05)
-    with embedded.start(data) as running:
-        with pytest.raises(Conflict) as refused:
-            embedded.start(data)
-
-        assert f"process {os.getpid()} runs its server, pid {running.pid}" in str(refused.value)
-        assert f"TASKSCHED_URL={running.url}" in str(refused.value)
-        assert refused.value.extra == {"pid": running.pid, "url": running.url}
-        assert servers_of(data) == [running.pid]
-
-
-def test_of_many_supervisors_at_once_one_wins(data: Path, supervise):
-    reports = [each.report() for each in [supervise() for _ in range(5)]]
-
-    assert [words[0] for words in reports].count("refused") == 4
-    assert len(servers_of(data)) == 1
-
-
-@pytest.mark.parametrize("untied", [[], ["untied"]], ids=["tied", "untied"])
-def test_a_killed_supervisor_leaves_one_server_and_all_data(data: Path, supervise, untied):
-    first = supervise(*untied)
-    pid, url = first.report()
-    put(url, "kept")
-
-    first.kill()
-    with embedded.start(data) as second:
-        assert servers_of(data) == [second.pid]
-        assert second.pid != int(pid)
-        assert stored(second.url) == b"kept"
-
-
-def test_a_killed_supervisor_takes_its_server_along(data: Path, supervise):
-    if sys.platform != "linux":
-        pytest.skip("only Linux tells a child that its parent died")
-    first = supervise()
-    first.report()
-
-    first.kill()
-
-    until(lambda: not datadir.DataDir(data).is_served())
-
-
-def test_a_frozen_orphan_is_killed_before_the_next_server_starts(
-    data: Path, supervise, monkeypatch
-):
-    monkeypatch.setattr(server, "ORPHAN_PATIENCE_S", 0.1)
-    monkeypatch.setattr(server, "TERM_PATIENCE_S", 0.1)
-    first = supervise("untied")
-    pid, url = first.report()
-    put(url, "kept")
-    os.kill(int(pid), signal.SIGSTOP)
-
-    first.kill()
-    with embedded.start(data) as second:
-        assert servers_of(data) == [second.pid]
-        assert stored(second.url) == b"kept"
-
-
-def test_a_rewrite_that_outlived_its_server_holds_nobody_up(data: Path):
-    first = embedded.start(data)
-    with client(first.url) as connected:
-        connected.mset({f"key{n}": n for n in range(100)})
-        connected.config_set("rdb-key-save-delay", 1_000_000)
-        connected.bgrewriteaof()
-        until(lambda: len(servers_of(data)) == 2)
-    os.kill(first.pid, signal.SIGKILL)
-    until(lambda: first.poll() is not None)
-    first.stop()
-
-    begun = time.monotonic()
-    with embedded.start(data) as second, client(second.url) as connected:
-        assert time.monotonic() - begun < server.TERM_PATIENCE_S / 2
-        assert servers_of(data) == [second.pid]
-        assert connected.dbsize() == 100
-
-
-def test_an_orphan_is_found_without_proc_by_its_command_line(data: Path, supervise):
-    first = supervise("untied")
-    pid, _ = first.report()
-
-    assert datadir.DataDir(data)._orphans_by_name() == [int(pid)]
-    assert datadir.DataDir(data).orphans() == [int(pid)]
-
-
-def test_a_lock_of_a_stranger_is_respected(data: Path, monkeypatch):
-    monkeypatch.setattr(server, "ORPHAN_PATIENCE_S", 0.05)
-    monkeypatch.setattr(server, "TERM_PATIENCE_S", 0.05)
-    monkeypatch.setattr(server, "KILL_PATIENCE_S", 0.05)
-    embedded.start(data).stop()
-    holder = "import fcntl, sys, time; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_EX)"
-    stranger = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            f"{holder}; print(flush=True); time.sleep(60)",
-            data / "server.lock",
-        ],
-        stdout=subprocess.PIPE,
-    )
-    try:
-        stranger.stdout.readline()
-        with pytest.raises(Conflict, match="cannot be ended from here"):
-            embedded.start(data)
-        assert stranger.poll() is None
-    finally:
-        stranger.kill()
-        stranger.communicate(timeout=WAIT_S)
-
-    embedded.start(data).stop()
-
-
-def test_a_forked_child_neither_keeps_the_lock_nor_stops_the_server(data: Path):
-    running = embedded.start(data)
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:  # no assertion may escape from here: there would be two test runs
-        os.close(write_end)
-        running.stop()
-        os.read(read_end, 1)
-        os._exit(0)
-    try:
-        assert running.poll() is None
-        running.stop()
-        embedded.start(data).stop()
-    finally:
-        os.close(write_end)
-        os.waitpid(child, 0)
-        os.close(read_end)
-
-
 # ── attach ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_attach_finds_the_server_of_another_process_and_does_not_stop_it(data: Path, supervise):
-    other = supervise()
-    pid, url = other.report()
-
-    with embedded.attach(data) as attached:
-        assert (attached.pid, attached.url) == (int(pid), url)
-        put(attached.url, "shared")
-
-    assert stored(url) == b"shared"
-    assert attached.poll() is None
-    other.kill()
-    until(lambda: attached.poll() is not None)
 
 
 def test_attach_gives_up_on_a_server_that_does_not_answer(data: Path):

@@ -1,15 +1,17 @@
 """The composition root: settings in, running roles out. The one module that knows everybody.
 
-Each ``run_*`` blocks until SIGTERM or SIGINT and returns an exit code. A role that cannot reach
-Redis at its start keeps trying: no process needs a restart after Redis comes back.
+Each ``run_*`` blocks until SIGTERM or SIGINT and returns an exit code; a second signal ends at
+once. A role that cannot reach Redis at its start keeps trying, and none ends because Redis does.
 """
 
 import asyncio
+import contextlib
 import importlib
+import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import uvicorn
@@ -30,6 +32,173 @@ from tasksched.store.beats import SyncBeats
 from tasksched.store.checks import require_safe
 
 RETRY_S = 1.0
-SSE_GRACE_S = 2
+CONNECTIONS_GRACE_S = 3
+EMBEDDED = "embedded:"
 
 _log = log.get("app")
+
+Role = Callable[[Session, asyncio.Event], Awaitable[None]]
+
+
+def run_api(settings: Settings, *, with_scheduler: bool = False) -> int:
+    """The HTTP API, with a scheduler in the same process where asked for."""
+
+    async def role(session: Session, stop: asyncio.Event) -> None:
+        jobs = [_serve(session, stop)]
+        if with_scheduler:
+            jobs.append(_schedule(session, stop))
+        await asyncio.gather(*jobs)
+
+    return _run(settings, role)
+
+
+def run_scheduler(settings: Settings) -> int:
+    """A scheduler: dispatch, leases, retention."""
+    return _run(settings, _schedule)
+
+
+def run_worker(target: str | None, settings: Settings) -> int:
+    """A worker for the handlers of ``module:app`` (None: for HTTP targets alone)."""
+    registry = load_app(target).registry if target else Registry()
+
+    async def role(session: Session, stop: asyncio.Event) -> None:
+        worker = Worker(
+            session.store,
+            registry,
+            settings,
+            open_sync=lambda: SyncBeats(session.settings.url, session.store),
+        )
+        await worker.run_until(stop)
+
+    return _run(settings, role)
+
+
+def load_app(target: str) -> App:
+    """The App that ``package.module:name`` or ``path/file.py:name`` names (name: ``app``)."""
+    place, _, name = target.partition(":")
+    try:
+        if place.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            spec.loader.exec_module(module)
+        else:
+            sys.path.insert(0, str(Path.cwd()))
+            module = importlib.import_module(place)
+    except (ImportError, FileNotFoundError) as error:
+        raise Invalid(f"cannot load {target}: {error}", "/app") from error
+    found = getattr(module, name or "app", None)
+    if not isinstance(found, App):
+        raise Invalid(f"{target} is no tasksched App", "/app")
+    return found
+
+
+def retention_of(settings: Settings) -> Retention:
+    return Retention(
+        success_ms=settings.retention_success_ms,
+        failed_ms=settings.retention_failed_ms,
+        count_max=settings.retention_count_max,
+        bytes_max=settings.retention_bytes_max,
+        key_memory_ms=settings.key_memory_ms,
+        id_memory_ms=settings.id_memory_ms,
+    )
+
+
+async def _schedule(session: Session, stop: asyncio.Event) -> None:
+    settings = session.settings
+    scheduler = Scheduler(
+        session.store, lease_ms=settings.lease_ms, retention=retention_of(settings)
+    )
+    await scheduler.run(stop)
+
+
+async def _serve(session: Session, stop: asyncio.Event) -> None:
+    settings = session.settings
+    services = Services(
+        tasks=session.tasks, system=System(session.store, settings), settings=settings
+    )
+    server = _Server(
+        uvicorn.Config(
+            make_api(services),
+            host=settings.host,
+            port=settings.port,
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=CONNECTIONS_GRACE_S,
+        )
+    )
+    serving = asyncio.create_task(server.serve())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stop.set()  # a server that could not bind its port ends the process
+    server.should_exit = True
+    await serving
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours (``_until_signalled``): one place decides when everything ends."""
+        yield
+
+
+def _run(settings: Settings, role: Role) -> int:
+    with _reachable(settings) as reachable:
+        return uvloop.run(_main(reachable, role))
+
+
+@contextlib.contextmanager
+def _reachable(settings: Settings) -> Iterator[Settings]:
+    """The settings with a URL that can be connected to; an embedded server lives as long as we."""
+    if not settings.url.startswith(EMBEDDED):
+        yield settings
+        return
+    directory = Path(settings.url.removeprefix(EMBEDDED))
+    server = embedded.attach(directory) or embedded.start(directory)
+    try:
+        yield settings.with_flags(url=server.url)
+    finally:
+        server.stop()
+
+
+async def _main(settings: Settings, role: Role) -> int:
+    stop = asyncio.Event()
+    _stop_on_signal(stop)
+    session = await _connected(settings, stop)
+    if session is None:
+        return 0
+    try:
+        for finding in await require_safe(session.gateway, unsafe=settings.unsafe_redis):
+            _log.warning("redis.check", name=finding.name, finding=finding.text)
+        await role(session, stop)
+    finally:
+        await session.close()
+    return 0
+
+
+def _stop_on_signal(stop: asyncio.Event) -> None:
+    def signalled() -> None:
+        if stop.is_set():
+            os._exit(1)  # the second signal: now
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled)
+
+
+async def _connected(settings: Settings, stop: asyncio.Event) -> Session | None:
+    """A session, as soon as Redis answers; None when we were told to stop before."""
+    while not stop.is_set():
+        try:
+            return await open_session(settings)
+        except Unavailable as error:
+            _log.warning("redis.unavailable", error=str(error))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_S):
+                await stop.wait()
+    return None

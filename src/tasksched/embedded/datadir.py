@@ -137,6 +137,14 @@ class DataDir:
         draft.write_text(json.dumps(asdict(record), indent=2) + "\n")
         draft.replace(self.record_file)
 
+    def clear(self, record: Record) -> None:
+        """Take away what only made sense while the server ran; never the locks."""
+        self.record_file.unlink(missing_ok=True)
+        private = Path(record.socket).parent
+        if private != self.path:
+            with contextlib.suppress(OSError):
+                private.rmdir()
+
     def write_config(self, socket_path: Path) -> None:
         self.config.write_bytes(os.fsencode(config.render(self.path, socket_path)))
 

@@ -80,7 +80,7 @@ class RunningServer:
                 return
             self._child.end(timeout_s)
             self._is_over = True
-            self._directory.record_file.unlink(missing_ok=True)
+            self._directory.clear(self.record)
             close_lock(self._supervisor)
 
     def __enter__(self) -> Self:

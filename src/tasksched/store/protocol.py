@@ -253,14 +253,7 @@ class Store:
         self, shard: int, worker: str, *, call: int, slots: int, lease_ms: int
     ) -> tuple[int, bool, list[Grant]]:
         """The server's now, whether more may wait, and the started runs. Safe to repeat by call."""
-        values = self._values(
-            shard,
-            worker=worker,
-            call=call,
-            slots=slots,
-            lease_ms=lease_ms,
-            server=self.gateway.server,
-        )
+        values = self._values(shard, worker=worker, call=call, slots=slots, lease_ms=lease_ms)
         reply = await self.gateway.run("take", values)
         now_ms = reply[0]
         return now_ms, reply[1] == 1, [_grant(row, now_ms) for row in reply[2:]]

@@ -1,23 +1,21 @@
-"""Rules: what a schedule's nominal times are, as values with one protocol.
+"""The rules that follow the calendar of a zone: ``Cron`` and ``RRule``.
 
-Owns ``Rule`` and the two that follow the calendar of a zone, ``Cron`` and ``RRule``; the two that count
-elapsed time are in ``fixed``, the reading of their JSON form in ``parse``. A rule is immutable; equal
-rules are equal values with one ``canonical`` text, and what is costly (masks, the slots of a zone, the
-answer last given) is compiled once for all rules that differ in their bounds or schedule only.
-Invariants: ``next(t)`` > t and ``previous(t)`` < t; both walk the same instants; ``start_ms`` and
-``end_ms`` are inclusive; all instants are integer milliseconds since the epoch. A rule that depends on
-its schedule (``H``, an interval without start) is bound to it by ``bind`` before it is asked.
-Deliberately not here: when something runs (``misfire``, ``jitter``), and any clock.
+Owns their Python constructors and what makes them cheap. What is costly (masks, the seams of a zone,
+the answer last given) is compiled once for all rules that differ only in their bounds or their schedule
+and is kept in a bounded cache, so a million schedules of some hundred rules cost some hundred
+compilations, and one search for each slot. Invariants as for every ``Rule``; besides, text is checked
+when a rule is made: a rule that exists names at least one local time.
+Deliberately not here: the rules that count elapsed time (``fixed``), the JSON form (``parse``).
 """
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from abc import abstractmethod
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
 from tasksched.errors import Invalid
-from tasksched.model.instants import Instant, format_instant, parse_bound
-from tasksched.model.schedule.civil import DAY_S, FIRST_DAY, LAST_DAY
+from tasksched.model.instants import Instant
+from tasksched.model.schedule.civil import DAY_S
 from tasksched.model.schedule.cron import (
     CronExpression,
     normal_text,
@@ -27,113 +25,33 @@ from tasksched.model.schedule.cron import (
 )
 from tasksched.model.schedule.localtimes import Ending, LocalTimes
 from tasksched.model.schedule.recurrence import local_times
-from tasksched.model.schedule.rrule import POINTER as RRULE_POINTER
-from tasksched.model.schedule.rrule import (
-    Recurrence,
-    RecurrenceText,
-    completed,
-    parse_rrule,
+from tasksched.model.schedule.rrule import POINTER, Recurrence, RecurrenceText, completed, parse_rrule
+from tasksched.model.schedule.rule import (
+    CEILING_MS,
+    COUNT_MAX,
+    FLOOR_MS,
+    Rule,
+    RuleKind,
+    UnboundError,
+    changed,
+    fill,
+    read_bounds,
+    read_choice,
 )
 from tasksched.model.schedule.slots import WILDCARD, Seams, Slots
 from tasksched.model.schedule.tzif import offset_table
-from tasksched.model.zones import check_timezone
 
 OnGap = Literal["next", "skip"]
 OnFold = Literal["first", "both"]
-RuleKind = Literal["cron", "interval", "delay", "rrule"]
+GAPS: Final[tuple[OnGap, ...]] = ("next", "skip")
+FOLDS: Final[tuple[OnFold, ...]] = ("first", "both")
 
 COMPILED_MAX: Final = 4096
-"""Distinct rules kept compiled, a few kilobytes each: a million schedules have some hundred."""
-
-COUNT_MAX: Final = 100_000
-"""Where counting ends unless the caller says otherwise."""
-
-FLOOR_MS: Final = FIRST_DAY * DAY_S * 1000
-CEILING_MS: Final = (LAST_DAY + 1) * DAY_S * 1000 - 1
-
-
-class Rule(ABC):
-    """The nominal times of a schedule. Bounds and times in milliseconds since the epoch."""
-
-    __slots__ = ()
-
-    kind: ClassVar[RuleKind]
-    is_counted_exactly: ClassVar[bool] = True
-    """Whether ``count`` costs the same for any range, so that a cap is not needed for its sake."""
-
-    tz: str
-    start_ms: int | None
-    end_ms: int | None
-
-    @abstractmethod
-    def next(self, after_ms: int) -> int | None:
-        """The first nominal time later than ``after_ms``; None if the rule is over."""
-
-    @abstractmethod
-    def previous(self, before_ms: int) -> int | None:
-        """The last nominal time earlier than ``before_ms``; None before the first."""
-
-    @abstractmethod
-    def count(self, from_ms: int, to_ms: int, cap: int = COUNT_MAX) -> int:
-        """The number of nominal times in (from_ms, to_ms], the half-open range that ``next`` walks.
-
-        Never more than ``cap``; an answer of ``cap`` means "at least".
-        """
-
-    @abstractmethod
-    def bind(self, schedule_id: str, created_ms: int) -> Self:
-        """This rule as it is for a schedule: its id feeds ``H``, its creation is the missing start."""
-
-    @abstractmethod
-    def canonical(self) -> str:
-        """The normal text of the rule, bounds included: equal exactly for equal rules."""
-
-    @abstractmethod
-    def fields(self) -> dict[str, str]:
-        """The JSON form, as ``parse_rule`` reads it: ``{"cron": ..., "timezone": ..., ...}``."""
-
-    def first(self, created_ms: int) -> int | None:
-        """The first nominal time that a schedule created at ``created_ms`` owes.
-
-        ``start_ms`` is inclusive, also if it is the very instant of creation.
-        """
-        if self.start_ms is not None and self.start_ms >= created_ms:
-            return self.next(self.start_ms - 1)
-        return self.next(created_ms)
-
-    def between(self, from_ms: int, to_ms: int, limit: int) -> list[int]:
-        """The oldest ``limit`` nominal times in (from_ms, to_ms], oldest first."""
-        found: list[int] = []
-        at_ms = self.next(from_ms)
-        while at_ms is not None and at_ms <= to_ms and len(found) < limit:
-            found.append(at_ms)
-            at_ms = self.next(at_ms)
-        return found
-
-    def newest(self, from_ms: int, to_ms: int, limit: int) -> list[int]:
-        """The newest ``limit`` nominal times in (from_ms, to_ms], oldest first."""
-        found: list[int] = []
-        at_ms = self.previous(to_ms + 1)
-        while at_ms is not None and at_ms > from_ms and len(found) < limit:
-            found.append(at_ms)
-            at_ms = self.previous(at_ms)
-        return found[::-1]
-
-    def _bounds_text(self) -> str:
-        return f"tz={self.tz} start={self.start_ms} end={self.end_ms}"
-
-    def _bounds_fields(self) -> dict[str, str]:
-        bounds = {"start_at": self.start_ms, "end_at": self.end_ms}
-        texts = {name: format_instant(at) for name, at in bounds.items() if at is not None}
-        return {"timezone": self.tz, **texts}
-
-
-class UnboundError(ValueError):
-    """A rule that needs its schedule's start was asked before ``bind``: a bug of the caller."""
+"""Rules kept compiled, a few kilobytes each."""
 
 
 class CalendarRule(Rule):
-    """What ``Cron`` and ``RRule`` share: slots of a zone, between two bounds."""
+    """What ``Cron`` and ``RRule`` share: the slots of a zone, between two bounds."""
 
     __slots__ = ()
 
@@ -150,6 +68,7 @@ class CalendarRule(Rule):
 
     @property
     def slots(self) -> Slots:
+        """The instants without the bounds, in seconds. Raises ``UnboundError``."""
         if self._slots is None:
             raise UnboundError("bind() this rule to its schedule first")
         return self._slots
@@ -160,7 +79,7 @@ class CalendarRule(Rule):
         return at_s * 1000 if at_s is not None and at_s * 1000 <= self._ceiling_ms else None
 
     def previous(self, before_ms: int) -> int | None:
-        # Rounded up: a slot within the second that `before_ms` has begun is earlier than it.
+        # Rounded up: the slot at the begin of the second in which `before_ms` lies is earlier.
         at_s = self.slots.before(-(-min(before_ms, self._ceiling_ms + 1) // 1000))
         return at_s * 1000 if at_s is not None and at_s * 1000 >= self._floor_ms else None
 
@@ -168,10 +87,10 @@ class CalendarRule(Rule):
         from_ms, to_ms = max(from_ms, self._floor_ms - 1), min(to_ms, self._ceiling_ms)
         return self.slots.count(from_ms // 1000, to_ms // 1000, cap) if from_ms < to_ms else 0
 
-    def _seam_text(self) -> str:
+    def _seams_text(self) -> str:
         return f"on_gap={self.on_gap} on_fold={self.on_fold} {self._bounds_text()}"
 
-    def _seam_fields(self) -> dict[str, str]:
+    def _seams_fields(self) -> dict[str, str]:
         return {"on_gap": self.on_gap, "on_fold": self.on_fold, **self._bounds_fields()}
 
 
@@ -180,14 +99,14 @@ class Cron(CalendarRule):
     """A cron expression in a zone: ``Cron("30 2 * * *", tz="Europe/Paris")``.
 
     ``on_gap``: a local time that the clock jumps over runs at the end of the gap (``next``) or not at
-    all (``skip``). ``on_fold``: one that comes twice runs in the first pass (``first``) or in both.
+    all (``skip``). ``on_fold``: one that comes twice runs in the first pass (``first``) or in ``both``.
     Raises ``Invalid`` with a pointer to the field of the JSON form.
     """
 
     kind: ClassVar[RuleKind] = "cron"
 
     expression: str = field(compare=False)
-    text: str  # normal: upper case, aliases written out
+    text: str  # the normal one: upper case, aliases written out
     tz: str
     on_gap: OnGap
     on_fold: OnFold
@@ -195,7 +114,7 @@ class Cron(CalendarRule):
     end_ms: int | None
     seed: str
     parsed: CronExpression = field(compare=False)
-    _slots: Slots | None = field(compare=False)
+    _slots: Slots = field(compare=False)
     _floor_ms: int = field(compare=False)
     _ceiling_ms: int = field(compare=False)
 
@@ -211,43 +130,42 @@ class Cron(CalendarRule):
     ) -> None:
         text = normal_text(expression)
         start_ms, end_ms = read_bounds(start_at, end_at, tz)
-        _fill(
+        on_gap = read_choice(on_gap, GAPS, "/on_gap")
+        on_fold = read_choice(on_fold, FOLDS, "/on_fold")
+        parsed, slots = _cron_slots(_without_hash(text, seed=""), tz, on_gap, on_fold)
+        fill(
             self,
             expression=" ".join(expression.split()),
             text=text,
             tz=tz,
-            on_gap=read_choice(on_gap, ("next", "skip"), "/on_gap"),
-            on_fold=read_choice(on_fold, ("first", "both"), "/on_fold"),
+            on_gap=on_gap,
+            on_fold=on_fold,
             start_ms=start_ms,
             end_ms=end_ms,
             seed="",
+            parsed=parsed,
+            _slots=slots,
             _floor_ms=FLOOR_MS if start_ms is None else start_ms,
             _ceiling_ms=CEILING_MS if end_ms is None else end_ms,
         )
-        self._compile()
-
-    def _compile(self) -> None:
-        text = resolve_hash(self.text, self.seed) if uses_hash(self.text) else self.text
-        parsed, slots = _cron_slots(text, self.tz, self.on_gap, self.on_fold)
-        _fill(self, parsed=parsed, _slots=slots)
 
     @property
     def is_wildcard(self) -> bool:
         return self.parsed.is_wildcard
 
-    def bind(self, schedule_id: str, created_ms: int) -> Self:  # noqa: ARG002 - no anchor is needed
+    def bind(self, schedule_id: str, created_ms: int) -> Self:  # noqa: ARG002 - it has no anchor
         if not uses_hash(self.text) or self.seed == schedule_id:
             return self
-        bound = _copy(self, seed=schedule_id)
-        bound._compile()
-        return bound
+        text = _without_hash(self.text, schedule_id)
+        parsed, slots = _cron_slots(text, self.tz, self.on_gap, self.on_fold)
+        return changed(self, seed=schedule_id, parsed=parsed, _slots=slots)
 
     def canonical(self) -> str:
         seed = f" seed={self.seed}" if self.seed else ""
-        return f"cron {self.text}{seed} {self._seam_text()}"
+        return f"cron {self.text}{seed} {self._seams_text()}"
 
     def fields(self) -> dict[str, str]:
-        return {"cron": self.expression, **self._seam_fields()}
+        return {"cron": self.expression, **self._seams_fields()}
 
     def __repr__(self) -> str:
         return f"Cron({self.expression!r}, tz={self.tz!r})"
@@ -255,18 +173,18 @@ class Cron(CalendarRule):
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class RRule(CalendarRule):
-    """A recurrence rule of RFC 5545 in a zone: ``RRule("FREQ=MONTHLY;BYDAY=-1FR", tz="UTC")``.
+    """A recurrence rule of RFC 5545 in a zone: ``RRule("FREQ=MONTHLY;BYDAY=-1FR", tz="Europe/Paris")``.
 
-    Its start is ``start_at``. Without one it starts with its schedule: the period, weekday and date
-    are those of the local day of creation, and the time of day, where the rule names none, is 00:00;
-    ``COUNT`` counts from the creation. ``on_gap`` and ``on_fold`` as for ``Cron``.
+    Its start is ``start_at``. Without one it starts with its schedule: intervals count from the local
+    day of creation, which also lends its weekday or date; the time of day, where the rule names none,
+    is 00:00; ``COUNT`` counts from the creation. ``on_gap`` and ``on_fold`` as for ``Cron``.
     Raises ``Invalid`` with a pointer to the field of the JSON form.
     """
 
     kind: ClassVar[RuleKind] = "rrule"
     is_counted_exactly: ClassVar[bool] = False
 
-    rrule: str
+    rrule: str  # the normal text
     tz: str
     on_gap: OnGap
     on_fold: OnFold
@@ -294,12 +212,12 @@ class RRule(CalendarRule):
         ceiling_ms = CEILING_MS if end_ms is None else end_ms
         if parsed.until is not None and parsed.until.is_utc:
             ceiling_ms = min(ceiling_ms, parsed.until.at_s * 1000)
-        _fill(
+        fill(
             self,
             rrule=parsed.text,
             tz=tz,
-            on_gap=read_choice(on_gap, ("next", "skip"), "/on_gap"),
-            on_fold=read_choice(on_fold, ("first", "both"), "/on_fold"),
+            on_gap=read_choice(on_gap, GAPS, "/on_gap"),
+            on_fold=read_choice(on_fold, FOLDS, "/on_fold"),
             start_ms=start_ms,
             end_ms=end_ms,
             anchor_ms=None,
@@ -310,66 +228,96 @@ class RRule(CalendarRule):
             _ceiling_ms=ceiling_ms,
         )
         if start_ms is not None:
-            self._start(floor_ms=start_ms, is_chosen=True)
+            fill(self, **self._started(start_ms, is_chosen=True))
 
-    def _start(self, floor_ms: int, *, is_chosen: bool) -> None:
-        """Complete the rule from its start: the instant the user chose, or the day of creation."""
+    def _started(self, floor_ms: int, *, is_chosen: bool) -> dict[str, object]:
+        """What a start adds: the instant that the user chose, or the instant of creation."""
+        parsed = self.parsed
         floor_s = -(-floor_ms // 1000)
         local_s = floor_s + offset_table(self.tz).offset(floor_s)
-        start_s = local_s if is_chosen else local_s - local_s % DAY_S
-        rule = completed(self.parsed.parts, start_s)
-        count_from_s = None if self.parsed.count is None else local_s
-        until = self.parsed.until
-        until_s = None if until is None or until.is_utc else until.at_s
-        slots = _rrule_slots(
-            rule, (self.parsed.count, count_from_s), until_s, self.tz, _seams(self, self.parsed)
-        )
-        _fill(self, completed=rule, _slots=slots, _floor_ms=floor_ms)
+        rule = completed(parsed.parts, local_s if is_chosen else local_s - local_s % DAY_S)
+        until = parsed.until
+        last_s = until.at_s if until is not None and not until.is_utc else None
+        counted = (local_s, parsed.count) if parsed.count is not None else None
+        seams = _seams(self.on_gap, self.on_fold, is_wildcard=parsed.is_wildcard)
+        slots = _rrule_slots(rule, counted, last_s, self.tz, seams)
+        return {"completed": rule, "_slots": slots, "_floor_ms": floor_ms}
 
     @property
     def is_wildcard(self) -> bool:
         return self.parsed.is_wildcard
 
-    def bind(self, schedule_id: str, created_ms: int) -> Self:  # noqa: ARG002 - the id adds nothing
+    def bind(self, schedule_id: str, created_ms: int) -> Self:  # noqa: ARG002 - it has no H
         if self.start_ms is not None or self.anchor_ms == created_ms:
             return self
-        bound = _copy(self, anchor_ms=created_ms)
-        bound._start(floor_ms=created_ms + 1, is_chosen=False)
-        return bound
+        started = self._started(created_ms + 1, is_chosen=False)
+        return changed(self, anchor_ms=created_ms, **started)
 
     def canonical(self) -> str:
         anchor = "" if self.anchor_ms is None else f" anchor={self.anchor_ms}"
-        return f"rrule {self.rrule}{anchor} {self._seam_text()}"
+        return f"rrule {self.rrule}{anchor} {self._seams_text()}"
 
     def fields(self) -> dict[str, str]:
-        return {"rrule": self.rrule, **self._seam_fields()}
+        return {"rrule": self.rrule, **self._seams_fields()}
 
     def __repr__(self) -> str:
         return f"RRule({self.rrule!r}, tz={self.tz!r})"
 
 
-def read_bounds(
-    start_at: Instant | None, end_at: Instant | None, tz: object
-) -> tuple[int | None, int | None]:
-    """``start_at`` and ``end_at`` in ms; a time without offset is local to ``tz``.
-
-    Raises ``Invalid`` at ``/timezone``, ``/start_at`` or ``/end_at``.
-    """
-    name = check_timezone(tz, "/timezone")
-    start_ms = None if start_at is None else parse_bound(start_at, "/start_at", timezone=name)
-    end_ms = None if end_at is None else parse_bound(end_at, "/end_at", timezone=name)
-    if start_ms is not None and end_ms is not None and end_ms < start_ms:
-        raise Invalid("end_at is earlier than start_at", "/end_at")
-    return start_ms, end_ms
+def _without_hash(text: str, seed: str) -> str:
+    return resolve_hash(text, seed) if uses_hash(text) else text
 
 
-def read_choice(value: object, choices: tuple[str, ...], pointer: str) -> str:
-    if not isinstance(value, str) or value not in choices:
-        raise Invalid("it is one of " + ", ".join(choices), pointer)
-    return value
-
-
-def _seams(rule: CalendarRule, parsed: CronExpression | RecurrenceText) -> Seams:
-    if parsed.is_wildcard:
+def _seams(on_gap: OnGap, on_fold: OnFold, *, is_wildcard: bool) -> Seams:
+    if is_wildcard:
         return WILDCARD
-    return Seams(make_up_gaps=rule.on_gap == "next", first_pass_only=rule.on_fold == "first")
+    return Seams(make_up_gaps=on_gap == "next", first_pass_only=on_fold == "first")
+
+
+@lru_cache(COMPILED_MAX)
+def _cron_slots(
+    text: str, tz: str, on_gap: OnGap, on_fold: OnFold
+) -> tuple[CronExpression, Slots]:
+    parsed = _parsed_cron(text)
+    seams = _seams(on_gap, on_fold, is_wildcard=parsed.is_wildcard)
+    return parsed, Slots(parsed.times, offset_table(tz), seams)
+
+
+_parsed_cron = lru_cache(COMPILED_MAX)(parse_cron)
+
+
+@lru_cache(COMPILED_MAX)
+def _parsed_rrule(text: str) -> RecurrenceText:
+    """As ``parse_rrule``; refuses as well what would be empty whatever its start."""
+    parsed = parse_rrule(text)
+    # 1 January 2000 lends a date that every month has, and every period counts: if even this names
+    # nothing, no start can help.
+    times = _times(replace(completed(parsed.parts, _LENIENT_START_S), interval=1, phase=0))
+    if times is None or times.ceiling(0) is None:
+        raise Invalid(
+            "this recurrence rule can never fire: its parts name no date and time together; "
+            "check how many days the month has, and BYSETPOS",
+            POINTER,
+        )
+    return parsed
+
+
+_LENIENT_START_S: Final = 10_957 * DAY_S
+_times = lru_cache(COMPILED_MAX)(local_times)
+
+
+@lru_cache(COMPILED_MAX)
+def _rrule_slots(
+    rule: Recurrence, counted: tuple[int, int] | None, last_s: int | None, tz: str, seams: Seams
+) -> Slots:
+    times: LocalTimes | None = _times(rule)
+    if times is None:
+        raise Invalid(
+            "this recurrence rule can never fire: its interval meets none of its times", POINTER
+        )
+    if counted is not None:
+        nth_s = times.nth(*counted)
+        last_s = min(nth_s, last_s) if nth_s is not None and last_s is not None else nth_s or last_s
+    if last_s is not None:
+        times = Ending(times, last_s)
+    return Slots(times, offset_table(tz), seams)

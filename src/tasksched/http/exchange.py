@@ -1,0 +1,120 @@
+"""Exchange: one request as handlers see it, one answer as they give it. Lean on purpose.
+
+A ``Call`` reads what is asked of it and no more: header values, query parameters, the body's bytes.
+A ``Reply`` is bytes with ready headers. Together they cost a fraction of Starlette's own pair, which is
+why a single create stays near the price of an empty echo. Handlers raise; ``middleware`` answers.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Generic, NamedTuple, TypeVar
+from urllib.parse import parse_qsl
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from tasksched.errors import Invalid, Malformed
+
+Headers = list[tuple[bytes, bytes]]
+Services_ = TypeVar("Services_")
+
+PARAMETERS_MAX: Final = 32
+QUERY_BYTES_MAX: Final = 8 * 1024
+JSON: Final = (b"content-type", b"application/json")
+
+
+class Reply(NamedTuple):
+    """An answer. ``content-length`` is added when it is sent."""
+
+    status: int
+    body: bytes
+    headers: Headers
+
+
+class Call(Generic[Services_]):
+    """One request."""
+
+    __slots__ = ("_receive", "headers", "scope", "services")
+
+    def __init__(self, scope: Scope, receive: Receive, services: Services_) -> None:
+        self.scope = scope
+        self.services = services
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._receive = receive
+
+    def header(self, name: bytes) -> str | None:
+        """The value of the header ``name`` (lower case), None where it was not sent."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def task_id(self) -> str:
+        """The ``{id}`` of the path."""
+        return self.scope["path_params"]["id"]  # type: ignore[no-any-return]
+
+    @property
+    def prefix(self) -> str:
+        """What precedes the path of a route: ``/v1`` where the caller used it."""
+        return self.scope.get("root_path", "")  # type: ignore[no-any-return]
+
+    def query(self, *known: str) -> dict[str, str]:
+        """The query parameters; one that is not known, or is there twice, is refused."""
+        raw: bytes = self.scope["query_string"]
+        if not raw:
+            return {}
+        if len(raw) > QUERY_BYTES_MAX:
+            raise Malformed(f"a query string has at most {QUERY_BYTES_MAX} bytes")
+        try:
+            pairs = parse_qsl(
+                raw.decode("latin-1"), keep_blank_values=True, max_num_fields=PARAMETERS_MAX
+            )
+        except ValueError as error:
+            raise Malformed(f"at most {PARAMETERS_MAX} query parameters") from error
+        found: dict[str, str] = {}
+        for name, value in pairs:
+            if name not in known:
+                raise Invalid(f"unknown; known are {', '.join(known) or 'none'}", f"?{name}")
+            if name in found:
+                raise Invalid("this parameter is there twice", f"?{name}")
+            found[name] = value
+        return found
+
+    async def body(self) -> bytes:
+        """All of the body. Its size is bounded by the middleware that counts it."""
+        message = await self._receive()
+        if message["type"] == "http.request" and not message.get("more_body"):
+            return message.get("body", b"")  # type: ignore[no-any-return]
+        parts = []
+        while message["type"] == "http.request":
+            parts.append(message.get("body", b""))
+            if not message.get("more_body"):
+                return b"".join(parts)
+            message = await self._receive()
+        raise ClientDisconnect
+
+
+async def send_reply(reply: Reply, send: Send) -> None:
+    headers = [*reply.headers, (b"content-length", b"%d" % len(reply.body))]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})
+
+
+Handler = Callable[[Call[Services_]], Awaitable[Reply]]
+
+
+class Endpoint(Generic[Services_]):
+    """The ASGI application of one path: a handler for each method it answers."""
+
+    def __init__(self, handlers: Mapping[str, Handler[Services_]], services: Services_) -> None:
+        self._handlers = dict(handlers)
+        if "GET" in self._handlers:
+            self._handlers.setdefault("HEAD", self._handlers["GET"])
+        self._services = services
+
+    @property
+    def methods(self) -> list[str]:
+        return list(self._handlers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handler = self._handlers[scope["method"]]
+        reply = await handler(Call(scope, receive, self._services))
+        await send_reply(reply, send)

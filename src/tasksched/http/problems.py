@@ -1,0 +1,144 @@
+"""Problems: every refusal as ``application/problem+json`` (RFC 9457), one shape for all.
+
+``type`` is ``/problems/<code>``, ``code`` the word a program may test, ``errors`` names each field that
+is wrong by JSON pointer; a wrong query parameter or header has the pointer ``""`` and its name beside
+it. What the server could not help (5xx) is told without any detail of its inside: the request id leads
+to the log, where the rest stands. No text of a caller can break the answer, whatever code points it holds.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from starlette.exceptions import HTTPException
+
+from tasksched.errors import Invalid, NotFound, Problem, TaskschedError, Unavailable
+from tasksched.http.exchange import Headers, Reply
+
+CONTENT_TYPE: Final = b"application/problem+json"
+TEXT_MAX: Final = 1_000
+ERRORS_MAX: Final = 100
+"""Of wrong fields, so many are named."""
+
+_PUBLIC_EXTRA: Final = ("task_id", "task_status", "version")
+_encode = msgspec.json.Encoder().encode
+
+
+class MethodNotAllowed(TaskschedError):
+    code, status, exit_code, title = "METHOD_NOT_ALLOWED", 405, 2, "Method not allowed"
+
+
+class UnsupportedMediaType(TaskschedError):
+    code, status, exit_code, title = "UNSUPPORTED_MEDIA_TYPE", 415, 2, "Unsupported media type"
+
+
+class Misdirected(TaskschedError):
+    """The Host header names another server: without keys, only this machine is served."""
+
+    code, status, exit_code, title = "MISDIRECTED", 421, 2, "Misdirected request"
+
+
+class FieldError(msgspec.Struct, omit_defaults=True):
+    """One wrong field: ``pointer`` into the body, or the parameter or header it came in."""
+
+    pointer: str
+    detail: str
+    parameter: str | None = None
+    header: str | None = None
+
+
+class ProblemView(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Every answer that is not a success. Test ``code``, never the texts."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    request_id: str | None = None
+    errors: list[FieldError] | None = None
+    task_id: str | None = None
+    task_status: str | None = None
+    version: int | None = None
+
+
+class Where(NamedTuple):
+    """Builds the pointers of what does not stand in a body."""
+
+    @staticmethod
+    def parameter(name: str) -> str:
+        return f"?{name}"
+
+    @staticmethod
+    def header(name: str) -> str:
+        return f"@{name}"
+
+
+def reply_of(error: Exception, request_id: str) -> Reply:
+    """The answer to a request that raised. What is not of our tree becomes a bare 500."""
+    known = _known(error)
+    view = ProblemView(
+        type=f"/problems/{known.code.lower().replace('_', '-')}",
+        title=known.title,
+        status=known.status,
+        code=known.code,
+        detail=_detail(known),
+        request_id=request_id or None,
+        errors=field_errors(known) if isinstance(known, Invalid) else None,
+        **_extra(known.extra),
+    )
+    headers: Headers = [(b"content-type", CONTENT_TYPE), (b"cache-control", b"no-store")]
+    return Reply(known.status, _encode(view), headers + _headers(known))
+
+
+def field_errors(error: Invalid) -> list[FieldError]:
+    """What is wrong, field by field; at most ERRORS_MAX."""
+    return [_field(problem) for problem in error.problems[:ERRORS_MAX]]
+
+
+def plain(text: str) -> str:
+    """``text`` bounded, and without code points that have no UTF-8."""
+    return text[:TEXT_MAX].encode("utf-8", "replace").decode()
+
+
+def _known(error: Exception) -> TaskschedError:
+    if isinstance(error, TaskschedError):
+        return error
+    if not isinstance(error, HTTPException):
+        return TaskschedError()
+    if error.status_code == 404:
+        return NotFound("nothing is served at this path")
+    if error.status_code == 405:
+        return MethodNotAllowed(allow=(error.headers or {}).get("Allow", ""))
+    if error.status_code == 413:
+        return TaskschedError()
+    return Invalid(error.detail)
+
+
+def _detail(error: TaskschedError) -> str:
+    if isinstance(error, Unavailable):
+        return "The store does not answer or refuses writes now; what was accepted is safe. Try again."
+    return error.title if error.status >= 500 else plain(error.detail)
+
+
+def _field(problem: Problem) -> FieldError:
+    detail, mark, name = plain(problem.detail), problem.pointer[:1], plain(problem.pointer[1:])
+    if mark == "?":
+        return FieldError("", detail, parameter=name)
+    if mark == "@":
+        return FieldError("", detail, header=name)
+    return FieldError(plain(problem.pointer), detail)
+
+
+def _extra(extra: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: extra[name] for name in _PUBLIC_EXTRA if extra.get(name) is not None}
+
+
+def _headers(error: TaskschedError) -> Headers:
+    if error.status in {429, 503}:
+        seconds = math.ceil(error.extra.get("retry_after_ms", 1_000) / 1_000)
+        return [(b"retry-after", b"%d" % max(seconds, 1))]
+    if isinstance(error, MethodNotAllowed) and error.extra.get("allow"):
+        return [(b"allow", error.extra["allow"].encode())]
+    return []

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# All tests, in the order in which a failure says most: style and types, then the rest in parallel,
+# then real processes one after the other (they share two cores badly).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=.venv/bin
+
+# The Debian server is one of three that the protocol is tested on; where it can be had, have it.
+if ! command -v redis-server >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server) >/dev/null 2>&1 ||
+    echo "redis-server could not be installed: its tests will be skipped"
+fi
+
+$bin/ruff format --check --quiet .
+$bin/ruff check --quiet .
+$bin/mypy
+$bin/python -m pytest -q -n 2 --dist loadgroup -m "not stack" "$@"
+$bin/python -m pytest -q -m stack "$@"
