@@ -59,7 +59,7 @@ class Meter:
         self.client = server.client()
 
     def read(self) -> Cost:
-        info = self.client.info("everything")
+        info = self.client.info("commandstats", "cpu")
         scripts = [info[name] for name in _SCRIPTS if name in info]
         return Cost(
             wall_s=time.perf_counter(),
@@ -123,12 +123,19 @@ def facts(server: Server) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    head = _git("rev-parse", "--short=10", "HEAD")
+    changed = _git("--no-optional-locks", "status", "--porcelain", "--untracked-files=no")
+    return f"{head or 'unknown'}{'-dirty' if changed else ''}"
+
+
+def _git(*command: str) -> str:
     try:
-        done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=5)
+        done = subprocess.run(
+            ["git", *command], cwd=HOME, capture_output=True, text=True, timeout=5, check=False
+        )
     except OSError:
-        return "unknown"
-    return done.stdout.strip() or "unknown"
+        return ""
+    return done.stdout.strip()
 
 
 def _cpu() -> str:

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --- announce: a worker says what it serves; its routes are live until then. Streams that were
 --- parked for want of a worker come back. With a time of 0 it takes its leave.
 --

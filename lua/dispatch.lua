@@ -25,6 +25,7 @@
 local LANES_MAX, STREAMS_MAX, FULL_MAX, QUANTUM = 64, 32, 4, 8
 local WEIGHT = { critical = 27, high = 9, normal = 3, low = 1 }
 
+if limit < 1 then return redis.error_reply('BADARG limit') end
 local now, seen = read_clock(now_ms)
 keep_clock(now, seen)
 local moved, left = 0, limit
@@ -123,6 +124,7 @@ end
 unpark_due(now)
 local expired = expire_due(now)
 ready_flush()
+verdict_flush()
 tell(now)
 
 -- When is there something to do again?

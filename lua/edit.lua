@@ -12,6 +12,7 @@
 --       options     str    '=JSON'; empty = unchanged
 --       expires     str    '=ms', '=' none; empty = unchanged
 --       lease       str    '=ms', '=' none; empty = unchanged
+--       op          str    names this call; the same one again is answered again
 -- REPLY word, state, version: 'edited', 'missing', 'version', 'state' (it runs or has finished)
 -- COST  O(log tasks)
 -- @include lib/clock
@@ -25,24 +26,27 @@ local INLINE_MAX = 1024
 local now, seen = read_clock(now_ms)
 local task = read_waiting(id)
 if not task or task.lane.tenant ~= tenant then return { 'missing' } end
+if op == task.op then return { 'edited', task.state, task.version } end
 if version and version ~= task.version then return { 'version', task.state, task.version } end
 if task.state ~= 'PENDING' and task.state ~= 'QUEUED' then return { 'state', task.state, task.version } end
 local to_lane, to_due = task.lane, task.due_ms
 if lane ~= '' then to_lane = lane_of(lane) end
 if not to_lane or to_lane.tenant ~= tenant then return redis.error_reply('BADARG lane') end
 if due ~= '' then
-  to_due = tonumber(due)
-  if not to_due or to_due ~= math.floor(to_due) then return redis.error_reply('BADARG due') end
-  if string.sub(due, 1, 1) == '+' then to_due = now + to_due end
+  to_due = due_at(due, now)
+  if not to_due then return redis.error_reply('BADARG due') end
 end
 local function value(text) return string.sub(text, 2) end
 for name, text in pairs({ expires = expires, lease = lease }) do
-  if #text > 1 and not tonumber(value(text)) then return redis.error_reply('BADARG ' .. name) end
+  if text ~= '' and not string.match(text, '^=%d*$') then return redis.error_reply('BADARG ' .. name) end
+end
+for name, text in pairs({ payload = payload, options = options }) do
+  if text ~= '' and string.sub(text, 1, 1) ~= '=' then return redis.error_reply('BADARG ' .. name) end
 end
 
 keep_clock(now, seen)
 withdraw(task)
-local set, gone = { 'lane', to_lane.text, 'due_ms', to_due }, {}
+local set, gone = { 'lane', to_lane.text, 'due_ms', to_due, 'op', op }, {}
 local function change(field, text)
   if text == '' then return end
   if text == '=' then
@@ -57,7 +61,7 @@ change('expires_ms', expires)
 change('lease_ms', lease)
 if payload ~= '' then
   redis.call('DEL', BODY .. id)
-  if #payload > INLINE_MAX then
+  if #payload - 1 > INLINE_MAX then
     redis.call('SET', BODY .. id, value(payload))
     gone[#gone + 1] = 'payload'
     set[#set + 1] = 'body'

@@ -9,6 +9,7 @@
 -- COST  O(limit)
 -- @include lib/clock
 -- @include lib/keys
+if limit < 1 then return redis.error_reply('BADARG limit') end
 local now, seen = read_clock(now_ms)
 local reply = { now, seen.hold_ms }
 for _, id in ipairs(redis.call('ZRANGE', WATCH, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do

@@ -12,6 +12,7 @@
 -- ROWS  index     str    key without the shard's prefix
 -- REPLY per row: {id, score, id, score, …}
 -- COST  O(rows · (limit + log entries))
+if limit < 1 then return redis.error_reply('BADARG limit') end
 local shard = string.sub(clock, 1, -7)
 
 -- The rank of the first entry that sorts after (score, id).

@@ -50,7 +50,7 @@ local function remove(index, id)
   redis.call('HINCRBY', COUNTS, 'bytes:' .. tenant, -size)
   bytes = bytes - size
   leave_stub(id, tonumber(v[3]), v[4])
-  redis.call('UNLINK', key, BODY .. id, RESULT .. id, shard .. ':attempts:' .. id)
+  redis.call('UNLINK', key, BODY .. id, shard .. ':attempts:' .. id)
 end
 
 local function prune_old(index, age_ms)

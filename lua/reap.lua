@@ -24,8 +24,10 @@ for at = 1, rows do
   local id, fence, retry_ms, error = row(at)
   local task = not taken[id] and read_run(id)
   local until_ms = tonumber(redis.call('ZSCORE', WATCH, id))
-  if not task or task.state ~= 'RUNNING' or task.fence ~= fence then
+  if not task or task.fence ~= fence or (task.state ~= 'RUNNING' and task.outcome ~= 'LOST') then
     reply[at] = 'stale'
+  elseif task.state ~= 'RUNNING' then
+    reply[at] = task.state   -- reaped before: answered again
   elseif now < seen.hold_ms or (until_ms and until_ms > now) then
     reply[at] = 'alive'
   else

@@ -8,6 +8,7 @@
 --       tenant   str    whose task it must be
 --       version  opt    If-Match
 --       due      str    ms, or '+ms' after now
+--       op       str    names this call; the same one again is answered again
 -- REPLY word, state, version: 'redriven', 'missing', 'version', 'state' (it waits, runs or succeeded)
 -- COST  O(log tasks)
 -- @include lib/clock
@@ -20,17 +21,17 @@
 local now, seen = read_clock(now_ms)
 local task = read_waiting(id)
 if not task or task.lane.tenant ~= tenant then return { 'missing' } end
+if op == task.op then return { 'redriven', task.state, task.version } end
 if version and version ~= task.version then return { 'version', task.state, task.version } end
 if task.state ~= 'FAILED' and task.state ~= 'CANCELLED' then return { 'state', task.state, task.version } end
-local due_ms = tonumber(due)
-if not due_ms or due_ms ~= math.floor(due_ms) then return redis.error_reply('BADARG due') end
-if string.sub(due, 1, 1) == '+' then due_ms = now + due_ms end
+local due_ms = due_at(due, now)
+if not due_ms then return redis.error_reply('BADARG due') end
 
 keep_clock(now, seen)
 unconclude(task, task.state)
 local v = redis.call('HMGET', task.key, 'attempt', 'life')
 redis.call('HDEL', task.key, 'finished_ms', 'reason', 'cancel_requested', 'lost', 'expires_ms')
-move(task, 'PENDING', 'due_ms', due_ms, 'life', (tonumber(v[2]) or 1) + 1, 'uncounted', tonumber(v[1]) or 0)
+move(task, 'PENDING', 'due_ms', due_ms, 'life', (tonumber(v[2]) or 1) + 1, 'uncounted', tonumber(v[1]) or 0, 'op', op)
 due_add(task.lane, id, due_ms)
 due_flush()
 tell(now)

@@ -32,7 +32,7 @@ for at = 1, rows do
   end
   local task = settled[id] or read_run(id)
   local word = refusal(task, fence, outcome)
-  if settled[id] then word = settled[id].will == outcome and settled[id].state_after or 'conflict' end
+  if settled[id] and not word then word = task.will == outcome and task.state_after or 'conflict' end
   if word then
     reply[at] = word
   else

@@ -42,10 +42,9 @@ end
 
 for at = 1, rows do
   local id, lane_text, due, payload, options, fingerprint, expires_ms, lease_ms = row(at)
-  local lane, due_ms = lane_of(lane_text), tonumber(due)
+  local lane, due_ms = lane_of(lane_text), due_at(due, now)
   if id == '' or not lane then return redis.error_reply('BADARG row ' .. at .. ': id or lane') end
-  if not due_ms or due_ms ~= math.floor(due_ms) then return redis.error_reply('BADARG row ' .. at .. ': due') end
-  if string.sub(due, 1, 1) == '+' then due_ms = now + due_ms end
+  if not due_ms then return redis.error_reply('BADARG row ' .. at .. ': due') end
   local word = found(id, fingerprint)
   if word then
     answer(at, word)
@@ -80,6 +79,7 @@ local function may_start(task)
   local stream = task.lane.stream
   if not room[stream] then
     local open = is_live(task.lane.route, now) and not redis.call('ZSCORE', PARKED, stream)
+      and redis.call('EXISTS', TURNS .. stream) == 0
     room[stream] = open and room_in(stream) or 0
   end
   room[stream] = room[stream] - 1

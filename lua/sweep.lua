@@ -17,6 +17,7 @@
 -- @include lib/verdict
 -- @include lib/waiting
 -- @include lib/ready
+if limit < 1 then return redis.error_reply('BADARG limit') end
 local now, seen = read_clock(now_ms)
 local key = READY .. stream
 local entries = redis.pcall('XRANGE', key, from, '+', 'COUNT', limit)

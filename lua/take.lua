@@ -60,14 +60,15 @@ if tonumber(mine[1]) == call then
 end
 
 -- Another server than last time (failover, restart): no start until its time is past all that the
--- lost one may have granted, so that a fence never repeats.
+-- lost one may have granted, so that a fence never repeats; and what renewed its lease in vain has
+-- one lease more.
 local known_server, barrier_ms = unpack(redis.call('HMGET', clock, 'server', 'barrier_ms'))
 keep_clock(now, seen)
 if server ~= '' and known_server ~= server then
   redis.call('HSET', clock, 'server', server)
   if known_server then
     barrier_ms = seen.ms + BARRIER_MS
-    redis.call('HSET', clock, 'barrier_ms', barrier_ms)
+    redis.call('HSET', clock, 'barrier_ms', barrier_ms, 'hold_ms', now + seen.lease_ms)
   end
 end
 if barrier_ms and now < tonumber(barrier_ms) then return { now, 1 } end
@@ -78,7 +79,9 @@ local function serves(queue, route)
 end
 
 local classes, total = {}, 0
-for _, stream in ipairs(redis.call('ZRANGE', UNREAD, 0, STREAMS_MAX - 1)) do
+local unread = redis.call('ZCARD', UNREAD)
+local first_unread = unread > STREAMS_MAX and (call * STREAMS_MAX) % unread or 0
+for _, stream in ipairs(redis.call('ZRANGE', UNREAD, first_unread, first_unread + STREAMS_MAX - 1)) do
   local queue, priority, route = string.match(stream, '^([^:]+):([^:]+):([^:]+)$')
   if serves(queue, route) then
     if not classes[priority] then
@@ -142,17 +145,23 @@ local function read_stream(stream, most)
   return #entries, started
 end
 
--- Serves one class: its streams in turn, beginning with another one at each call.
+-- Serves one class: its streams in turn, beginning with another one at each call; those that gave
+-- all they were asked for again, until there is no room or nothing left.
 local function read_class(streams, most)
   local started = 0
-  for n = 0, #streams - 1 do
-    if started >= most then break end
-    local stream = streams[(call + n) % #streams + 1]
-    local share = math.max(1, math.floor((most - started) / (#streams - n)))
-    local read, began = read_stream(stream, share)
-    started = started + began
-    if read == share then grants[2] = 1 end
+  while started < most and #streams > 0 do
+    local giving = {}
+    for n = 0, #streams - 1 do
+      if started >= most then break end
+      local stream = streams[(call + n) % #streams + 1]
+      local share = math.max(1, math.floor((most - started) / (#streams - n)))
+      local read, began = read_stream(stream, share)
+      started = started + began
+      if read == share then giving[#giving + 1] = stream end
+    end
+    streams = giving
   end
+  if #streams > 0 then grants[2] = 1 end
   return started
 end
 

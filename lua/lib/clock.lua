@@ -1,7 +1,8 @@
 -- clock: one notion of "now" that never goes back, and notices when the server was away.
--- `seen_ms` is the highest time any script of this shard saw (written at most once a second). When
--- more than a third of a lease passed since, no heartbeat can have arrived: nothing is reaped for
--- one full lease more (`hold_ms`), so that an outage costs no live run its attempt.
+-- `seen_ms` is the highest time any script of this shard saw (written at most once a second, or twenty
+-- times a lease: a short one must not make our own pause look like an outage). When more than a third of a lease
+-- passed since, no heartbeat can have arrived: nothing is reaped for one full lease more (`hold_ms`), so
+-- that an outage costs no live run its attempt.
 local function read_clock(now_ms)
   if now_ms == 0 then
     local t = redis.call('TIME')
@@ -15,7 +16,7 @@ end
 
 -- The first write of every script that writes.
 local function keep_clock(now, seen)
-  if now - seen.ms < 1000 then return end
+  if now - seen.ms < math.min(1000, seen.lease_ms / 20) then return end
   redis.call('HSET', clock, 'seen_ms', now)
   if seen.ms > 0 and now - seen.ms > seen.lease_ms / 3 then
     seen.hold_ms = now + seen.lease_ms

@@ -13,6 +13,14 @@ local function due_add(lane, id, due_ms)
   if due_ms < batch.min then batch.min = due_ms end
 end
 
+-- A due time as callers write it: ms since the epoch, or '+ms' after now. Nil for anything else:
+-- an infinite one would be stored, and never come.
+local function due_at(text, now)
+  local ms = tonumber(text)
+  if not ms or ms % 1 ~= 0 or math.abs(ms) > 2 ^ 53 then return nil end
+  return string.sub(text, 1, 1) == '+' and now + ms or ms
+end
+
 local function due_remove(lane, ids) return redis.call('ZREM', DUE .. lane.text, unpack(ids)) end
 
 -- Writes what due_add collected; wakes the schedulers when an earlier due time arrived.

@@ -1,6 +1,6 @@
 -- keys: the names of this shard's keys, mirrored from store/keys.py (a test compares the two).
 local shard = string.sub(clock, 1, -7)
-local TASK, BODY, RESULT, STUB = shard .. ':task:', shard .. ':body:', shard .. ':result:', shard .. ':stub:'
+local TASK, BODY, STUB = shard .. ':task:', shard .. ':body:', shard .. ':stub:'
 local DUE, READY, TURNS = shard .. ':due:', shard .. ':ready:', shard .. ':turns:'
 local LANES, BACKLOG, FULL, PARKED = shard .. ':lanes', shard .. ':backlog', shard .. ':full', shard .. ':parked'
 local WATCH, EXPIRY, ROUTES, CONF = shard .. ':watch', shard .. ':expiry', shard .. ':routes', shard .. ':conf'

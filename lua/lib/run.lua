@@ -22,6 +22,7 @@ local function refusal(task, fence, outcome)
   if not task then return 'stale' end
   if task.fence ~= fence then return 'stale' end
   if task.state == 'RUNNING' then return nil end
+  if task.outcome == 'LOST' then return 'stale' end   -- the reaper was first: nobody owns this fence
   if task.outcome == outcome then return task.state end
   -- A cancelled run that was reported as failed or released is recorded as CANCELLED.
   if task.state == 'CANCELLED' and task.outcome == 'CANCELLED' and outcome ~= 'SUCCEEDED' then return task.state end

@@ -1,12 +1,13 @@
 -- waiting: a task that waits (PENDING in its lane, QUEUED in its stream) is taken out of where it
--- waits. Shared by cancel, edit, run_now and reclaim.
+-- waits. Shared by cancel, edit, run_now and reclaim. The record remembers the last `op` that
+-- changed it by hand: the same one sent again (its reply was lost) changes nothing more.
 local function read_waiting(id)
   local key = TASK .. id
-  local v = redis.call('HMGET', key, 'state', 'version', 'lane', 'due_ms', 'entry', 'expires_ms')
+  local v = redis.call('HMGET', key, 'state', 'version', 'lane', 'due_ms', 'entry', 'expires_ms', 'op')
   if not v[1] then return nil end
   return {
     id = id, key = key, state = v[1], version = tonumber(v[2]) or 1, lane = lane_of(v[3]), due_ms = tonumber(v[4]),
-    entry = v[5], expires_ms = v[6],
+    entry = v[5], expires_ms = v[6], op = v[7],
   }
 end
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import importlib
 import importlib.util
+import ipaddress
 import os
 import signal
 import sys
@@ -21,7 +22,7 @@ from tasksched import embedded, log
 from tasksched.client.app import App
 from tasksched.commands.session import Session, open_session
 from tasksched.commands.system import System
-from tasksched.errors import Invalid, Unavailable
+from tasksched.errors import Conflict, Invalid, Unavailable, Unsafe
 from tasksched.http.api import Services, make_api
 from tasksched.runtime.janitor import Retention
 from tasksched.runtime.registry import Registry
@@ -42,6 +43,8 @@ Role = Callable[[Session, asyncio.Event], Awaitable[None]]
 
 def run_api(settings: Settings, *, with_scheduler: bool = False) -> int:
     """The HTTP API, with a scheduler in the same process where asked for."""
+    if not _is_loopback(settings.host):
+        raise Unsafe(f"without API keys only loopback is served, not {settings.host}")
 
     async def role(session: Session, stop: asyncio.Event) -> None:
         jobs = [_serve(session, stop)]
@@ -71,6 +74,15 @@ def run_worker(target: str | None, settings: Settings) -> int:
         await worker.run_until(stop)
 
     return _run(settings, role)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def load_app(target: str) -> App:
@@ -158,11 +170,24 @@ def _reachable(settings: Settings) -> Iterator[Settings]:
         yield settings
         return
     directory = Path(settings.url.removeprefix(EMBEDDED))
-    server = embedded.attach(directory) or embedded.start(directory)
+    server = _attached(directory)
     try:
         yield settings.with_flags(url=server.url)
     finally:
         server.stop()
+
+
+def _attached(directory: Path) -> embedded.RunningServer:
+    """The server of the directory, running or started; somebody may start it between the two."""
+    if running := embedded.attach(directory):
+        return running
+    try:
+        return embedded.start(directory)
+    except Conflict:
+        running = embedded.attach(directory)
+        if running is None:
+            raise
+        return running
 
 
 async def _main(settings: Settings, role: Role) -> int:

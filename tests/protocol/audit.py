@@ -97,6 +97,7 @@ class Audit:
         self.keys, self.now_ms = keys, now_ms
         self.all = dump
         self.dump = {k: v for k, v in dump.items() if k.startswith(keys.shard + ":")}
+        self._groups = self._grouped()
         self.records = {
             task_id: {name: value.decode("latin1") for name, value in raw.items()}
             for task_id, raw in self.group("task").items()
@@ -106,8 +107,15 @@ class Audit:
         self.watch = self.one("watch")
 
     def group(self, kind: str) -> dict[str, Any]:
-        prefix = f"{self.keys.shard}:{kind}:"
-        return {k[len(prefix) :]: v for k, v in self.dump.items() if k.startswith(prefix)}
+        """The keys ``{shard}:kind:name``, by name."""
+        return self._groups.get(kind, {})
+
+    def _grouped(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = defaultdict(dict)
+        for key, value in self.dump.items():
+            kind, _, name = key.removeprefix(self.keys.shard + ":").partition(":")
+            found[kind][name] = value
+        return found
 
     def one(self, name: str) -> Any:
         return self.dump.get(f"{self.keys.shard}:{name}", {})
@@ -264,6 +272,10 @@ class Audit:
             # One call creates and dispatches at most: PENDING comes first where both are told.
             for state in sorted(moves, key=lambda state: state != "PENDING"):
                 for task_id in moves[state]:
+                    record = self.records.get(task_id)
+                    if state == "PENDING" and (not record or record["created_ms"] == fields["ms"]):
+                        at.pop(task_id, None)  # created, maybe again after retention took it
+                        verdicts.pop(task_id, None)
                     before = at.get(task_id)
                     if before is not None and state not in EDGES[before]:
                         yield f"S26 {task_id} went from {before} to {state}"

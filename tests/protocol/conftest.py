@@ -11,8 +11,7 @@ async def _kit(server: ServerProcess) -> AsyncIterator[Kit]:
     kit = await open_kit(server.url)
     yield kit
     found = kit.audit() if kit.audited else []
-    kit.plain.close()
-    await kit.store.gateway.close()
+    await kit.close()
     assert [] == found
 
 

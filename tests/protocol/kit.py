@@ -30,8 +30,8 @@ BROKEN = Outcome(kind="FAILED", reason="not_retryable", error=error_info("ValueE
 STOPPED = Outcome(kind="CANCELLED")
 
 # What a script may write although it was repeated or had nothing to do: the time it was asked at,
-# finds of strays, and which take of a worker was the last.
-BOOKKEEPING = ("clock", "stats", "classes")
+# finds of strays, the shares of the classes, and the hint which streams may hold something.
+BOOKKEEPING = ("clock", "stats", "classes", "unread")
 
 
 def retry_in(ms: int) -> Outcome:
@@ -53,9 +53,10 @@ def spec(route: str = "charge", **fields: Any) -> TaskSpec:
 class Kit:
     """One or more shards and everything a test wants to do to them. Shard 0 unless told."""
 
-    def __init__(self, store: Store, plain: redis.Redis) -> None:
+    def __init__(self, store: Store, url: str) -> None:
         self.store = store
-        self.plain = plain
+        self.url = url
+        self.plain = redis.Redis.from_url(url)
         self.keys = store.keys[0]
         self.audited = True
         self.fences: dict[str, list[int]] = {}
@@ -156,7 +157,7 @@ class Kit:
         """A task that got into this state the usual way. A PENDING one is due in an hour."""
         if state == "PENDING":
             return await self.submit(spec(**{"delay_ms": HOUR_MS, **fields}))
-        await self.announce(worker)
+        await self.announce(worker, "queue:*", f"route:{fields.get('route', 'charge')}")
         task_id = await self.submit(spec(**fields))
         if self.state(task_id) == "PENDING":
             await self.dispatch()
@@ -171,6 +172,10 @@ class Kit:
                 await self.store.cancel(0, task_id, fields.get("tenant", "default"), None)
         assert state == self.state(task_id), self.record(task_id)
         return task_id
+
+    async def close(self) -> None:
+        self.plain.close()
+        await self.store.gateway.close()
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -207,4 +212,4 @@ async def open_kit(url: str, *, shards: int = 1) -> Kit:
     gateway = Gateway.open(url)
     await gateway.command("PING")
     store = Store(gateway, NAMESPACE, shards, now_ms=BEGIN_MS + random.randrange(1000))
-    return Kit(store, redis.Redis.from_url(url))
+    return Kit(store, url)

@@ -93,7 +93,9 @@ class Call(Generic[Services_]):
 
 
 async def send_reply(reply: Reply, send: Send) -> None:
-    headers = [*reply.headers, (b"content-length", b"%d" % len(reply.body))]
+    headers = reply.headers
+    if reply.status != 304:  # its length would be that of the answer it spares
+        headers = [*headers, (b"content-length", b"%d" % len(reply.body))]
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})
 

@@ -8,13 +8,14 @@ to the log, where the rest stands. No text of a caller can break the answer, wha
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from starlette.exceptions import HTTPException
 
 from tasksched.errors import Invalid, NotFound, Problem, TaskschedError, Unavailable
 from tasksched.http.exchange import Headers, Reply
+from tasksched.http.schema import FieldError, ProblemView
 
 CONTENT_TYPE: Final = b"application/problem+json"
 TEXT_MAX: Final = 1_000
@@ -37,42 +38,6 @@ class Misdirected(TaskschedError):
     """The Host header names another server: without keys, only this machine is served."""
 
     code, status, exit_code, title = "MISDIRECTED", 421, 2, "Misdirected request"
-
-
-class FieldError(msgspec.Struct, omit_defaults=True):
-    """One wrong field: ``pointer`` into the body, or the parameter or header it came in."""
-
-    pointer: str
-    detail: str
-    parameter: str | None = None
-    header: str | None = None
-
-
-class ProblemView(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Every answer that is not a success. Test ``code``, never the texts."""
-
-    type: str
-    title: str
-    status: int
-    code: str
-    detail: str
-    request_id: str | None = None
-    errors: list[FieldError] | None = None
-    task_id: str | None = None
-    task_status: str | None = None
-    version: int | None = None
-
-
-class Where(NamedTuple):
-    """Builds the pointers of what does not stand in a body."""
-
-    @staticmethod
-    def parameter(name: str) -> str:
-        return f"?{name}"
-
-    @staticmethod
-    def header(name: str) -> str:
-        return f"@{name}"
 
 
 def reply_of(error: Exception, request_id: str) -> Reply:
@@ -118,7 +83,9 @@ def _known(error: Exception) -> TaskschedError:
 
 def _detail(error: TaskschedError) -> str:
     if isinstance(error, Unavailable):
-        return "The store does not answer or refuses writes now; what was accepted is safe. Try again."
+        return (
+            "The store does not answer or refuses writes now; what was accepted is safe. Try again."
+        )
     return error.title if error.status >= 500 else plain(error.detail)
 
 
@@ -132,7 +99,10 @@ def _field(problem: Problem) -> FieldError:
 
 
 def _extra(extra: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: extra[name] for name in _PUBLIC_EXTRA if extra.get(name) is not None}
+    found = {name: extra[name] for name in _PUBLIC_EXTRA if extra.get(name) is not None}
+    return {
+        name: plain(value) if isinstance(value, str) else value for name, value in found.items()
+    }
 
 
 def _headers(error: TaskschedError) -> Headers:

@@ -63,13 +63,16 @@ def _check(value: Any, pointer: str, depth: int) -> None:
 def _check_members(value: Any, pointer: str, depth: int) -> None:
     if type(value) is not dict:
         for n, item in enumerate(value):
-            _check(item, f"{pointer}/{n}", depth + 1)
+            # A plain text is the usual case, and making its pointer costs more than looking.
+            if type(item) is not str or not item.isascii():
+                _check(item, f"{pointer}/{n}", depth + 1)
         return
     for name, item in value.items():
         if type(name) is not str:
             raise Invalid("object keys must be strings", pointer)
         _check_text(name, pointer)
-        _check(item, f"{pointer}/{name}", depth + 1)
+        if type(item) is not str or not item.isascii():
+            _check(item, f"{pointer}/{name}", depth + 1)
 
 
 def _check_text(text: str, pointer: str) -> None:

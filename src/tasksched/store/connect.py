@@ -132,7 +132,7 @@ class Gateway:
         await self.redis.aclose()
 
 
-def _pack(*args: Arg) -> list[bytes]:
+def _pack(*args: Any) -> list[bytes]:
     return [hiredis.pack_command(args)]
 
 

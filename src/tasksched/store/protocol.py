@@ -4,6 +4,7 @@ Methods take a shard number and rows, and say nothing about HTTP, retries of tas
 ``now_ms`` is 0 in production (the server's clock); tests pass an integer.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -114,6 +115,10 @@ class Edit:
     lease_ms: int | None = None
 
 
+def _new_op() -> str:
+    return secrets.token_hex(6)
+
+
 def _opt(value: int | None) -> Arg:
     return "" if value is None else value
 
@@ -162,22 +167,48 @@ class Store:
         words = {reply[n] - 1: reply[n + 1].decode() for n in range(1, len(reply), 2)}
         return reply[0], words
 
-    async def cancel(self, shard: int, task_id: str, tenant: str, version: int | None) -> Changed:
-        values = self._values(shard, id=task_id, tenant=tenant, version=_opt(version))
+    # Each call of these four has a name of its own, which its replays share.
+
+    async def cancel(
+        self, shard: int, task_id: str, tenant: str, version: int | None, *, op: str = ""
+    ) -> Changed:
+        values = self._values(
+            shard, id=task_id, tenant=tenant, version=_opt(version), op=op or _new_op()
+        )
         return _changed(await self.gateway.run("cancel", values))
 
-    async def run_now(self, shard: int, task_id: str, tenant: str, version: int | None) -> Changed:
-        values = self._values(shard, id=task_id, tenant=tenant, version=_opt(version))
+    async def run_now(
+        self, shard: int, task_id: str, tenant: str, version: int | None, *, op: str = ""
+    ) -> Changed:
+        values = self._values(
+            shard, id=task_id, tenant=tenant, version=_opt(version), op=op or _new_op()
+        )
         return _changed(await self.gateway.run("run_now", values))
 
     async def redrive(
-        self, shard: int, task_id: str, tenant: str, version: int | None, due: str = "+0"
+        self,
+        shard: int,
+        task_id: str,
+        tenant: str,
+        version: int | None,
+        due: str = "+0",
+        *,
+        op: str = "",
     ) -> Changed:
-        values = self._values(shard, id=task_id, tenant=tenant, version=_opt(version), due=due)
+        values = self._values(
+            shard, id=task_id, tenant=tenant, version=_opt(version), due=due, op=op or _new_op()
+        )
         return _changed(await self.gateway.run("redrive", values))
 
     async def edit(
-        self, shard: int, task_id: str, tenant: str, version: int | None, edit: Edit
+        self,
+        shard: int,
+        task_id: str,
+        tenant: str,
+        version: int | None,
+        edit: Edit,
+        *,
+        op: str = "",
     ) -> Changed:
         expires: Arg = "=" if edit.expires_never else ""
         if edit.expires_at_ms is not None:
@@ -193,6 +224,7 @@ class Store:
             options="" if edit.options is None else f"={edit.options}",
             expires=expires,
             lease="" if edit.lease_ms is None else f"={edit.lease_ms}",
+            op=op or _new_op(),
         )
         return _changed(await self.gateway.run("edit", values))
 

@@ -12,6 +12,7 @@ parsing is bounded by ``LENGTH_MAX`` characters and fourteen year masks. Deliber
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from tasksched.errors import Invalid
@@ -96,9 +97,7 @@ def normal_text(value: object) -> str:
         raise Invalid(f"a cron expression has at most {LENGTH_MAX} characters", POINTER)
     odd = next((char for char in value if not " " <= char <= "~" and char != "\t"), None)
     if odd is not None:
-        raise Invalid(
-            f"a cron expression is plain ASCII on one line, without {ascii(odd)}", POINTER
-        )
+        raise Invalid(f"a cron expression is plain ASCII on one line, without {odd!a}", POINTER)
     text = " ".join(value.split()).upper()
     if not text.startswith("@"):
         return text
@@ -134,7 +133,7 @@ def parse_cron(text: str) -> CronExpression:
     if year is not None and year.text == "*":
         year = None
     minute, hour, day, month, weekday = (fields[kind] for kind in _FIVE)
-    days = _days_of_year(_days_by_kind(day, month, weekday, year), year)
+    days = _days_of_year(day, month, weekday, year)
     times = SameEveryDay(days, _minutes_of_day(minute, hour), bits(second.values))
     return CronExpression(text, second, minute, hour, day, month, weekday, year, times)
 
@@ -158,21 +157,16 @@ def _minutes_of_day(minute: Field, hour: Field) -> int:
     return sum(of_hour << (60 * value) for value in hour.values)
 
 
-def _days_of_year(by_kind: tuple[int, ...], year: Field | None) -> Days:
-    """The days of a year: those of its kind, if it is one of the field's."""
-    if year is None:
-        return lambda number: by_kind[YEAR_KINDS[number - 1]]
-    years = year.values
-    return lambda number: by_kind[YEAR_KINDS[number - 1]] if number in years else 0
+def _days_of_year(day: Field, month: Field, weekday: Field, year: Field | None) -> Days:
+    """The days of each year. Raises ``Invalid`` if no year that counts has one."""
 
+    @cache  # 14 kinds, made when a search first meets them
+    def of_kind(kind: int) -> int:
+        return _days_of_kind(day, month, weekday, kind)
 
-def _days_by_kind(
-    day: Field, month: Field, weekday: Field, year: Field | None
-) -> tuple[int, ...]:
-    """The days of a year of each kind. Raises ``Invalid`` if no year that counts has one."""
-    masks = tuple(_days_of_kind(day, month, weekday, kind) for kind in KINDS)
-    kinds = {YEAR_KINDS[value - 1] for value in year.values} if year else set(KINDS)
-    if not any(masks[kind] for kind in kinds):
+    years = year.values if year else frozenset[int]()
+    kinds = {YEAR_KINDS[number - 1] for number in years} if year else KINDS
+    if not any(of_kind(kind) for kind in kinds):
         of_year = f" and year '{year.text}'" if year else ""
         raise Invalid(
             f"this cron expression can never fire: no day matches day-of-month '{day.text}', "
@@ -181,7 +175,9 @@ def _days_by_kind(
             POINTER,
             field=cronfield.DAY.name,
         )
-    return masks
+    if year is None:
+        return lambda number: of_kind(YEAR_KINDS[number - 1])
+    return lambda number: of_kind(YEAR_KINDS[number - 1]) if number in years else 0
 
 
 def _is_either(day: Field, weekday: Field) -> bool:

@@ -188,7 +188,9 @@ class FieldParser:
         if text in kind.names:
             return kind.low + kind.names.index(text)
         if not text.isdigit():
-            self.fail(f"has '{text}', which is no value of it" if text else "lacks a value", self._takes())
+            self.fail(
+                f"has '{text}', which is no value of it" if text else "lacks a value", self._takes()
+            )
         value = int(text)
         high = 7 if kind is WEEKDAY else kind.high
         if not kind.low <= value <= high:

@@ -67,6 +67,10 @@ class Every(Rule):
         )
 
     @property
+    def is_bound(self) -> bool:
+        return self.anchor_ms is not None
+
+    @property
     def _first_ms(self) -> int:
         """The first time of the grid that counts: the start itself, or one interval after creation."""
         if self.anchor_ms is None:

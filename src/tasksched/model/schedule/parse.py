@@ -8,6 +8,7 @@ Invariants: the same text gives the same object (while it is in the bounded cach
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Final
@@ -20,6 +21,7 @@ from tasksched.model.schedule.rule import Rule, RuleKind, read_bounds, read_choi
 from tasksched.model.schedule.rules import COMPILED_MAX, FOLDS, GAPS, Cron, OnFold, OnGap, RRule
 
 RULE_FIELDS: Final[tuple[RuleKind, ...]] = ("cron", "interval", "delay", "rrule")
+_FIELDS: Final = (*RULE_FIELDS, "timezone", "start_at", "end_at", "on_gap", "on_fold")
 
 
 def parse_rule(fields: Mapping[str, object], *, least_ms: int = LEAST_MS) -> Rule:
@@ -27,10 +29,25 @@ def parse_rule(fields: Mapping[str, object], *, least_ms: int = LEAST_MS) -> Rul
 
     ``least_ms`` is the shortest interval or delay. Raises ``Invalid``.
     """
+    values = tuple([fields.get(name) for name in _FIELDS])
+    # Stored rules are all text, and come again with every firing: one look-up. What is not text may
+    # not be hashable, or be equal to what means something else, as True and 1, so it is read anew.
+    if all(value is None or type(value) is str for value in values):
+        return _from_texts(values, least_ms)
+    return _read(dict(zip(_FIELDS, values, strict=True)), least_ms)
+
+
+@lru_cache(COMPILED_MAX)
+def _from_texts(values: tuple[object, ...], least_ms: int) -> Rule:
+    return _read(dict(zip(_FIELDS, values, strict=True)), least_ms)
+
+
+def _read(fields: Mapping[str, object], least_ms: int) -> Rule:
     kind = _kind(fields)
+    tz = "UTC" if fields.get("timezone") is None else fields["timezone"]
     readers: tuple[Callable[[], Any], ...] = (
         lambda: _read_text(kind, fields[kind], least_ms),
-        lambda: read_bounds(*_given(fields, "start_at", "end_at"), _timezone(fields)),
+        lambda: read_bounds(fields.get("start_at"), fields.get("end_at"), tz),
         lambda: _read_seam(fields, "on_gap", GAPS, kind),
         lambda: _read_seam(fields, "on_fold", FOLDS, kind),
     )
@@ -43,8 +60,9 @@ def parse_rule(fields: Mapping[str, object], *, least_ms: int = LEAST_MS) -> Rul
             problems += error.problems
     if problems:
         raise Invalid(problems=tuple(problems))
-    text, (start_ms, end_ms), on_gap, on_fold = values
-    return _shared(kind, text, _timezone(fields), start_ms, end_ms, on_gap, on_fold)
+    text, bounds, on_gap, on_fold = values
+    start_at, end_at = (None if at_ms is None else format_instant(at_ms) for at_ms in bounds)
+    return _shared(kind, text, _Options(str(tz), start_at, end_at, on_gap, on_fold))
 
 
 def require_first(rule: Rule, created_ms: int) -> int:
@@ -73,15 +91,6 @@ def _kind(fields: Mapping[str, object]) -> RuleKind:
     return kinds[0]
 
 
-def _given(fields: Mapping[str, object], *names: str) -> list[Any]:
-    return [fields.get(name) for name in names]
-
-
-def _timezone(fields: Mapping[str, object]) -> Any:
-    name = fields.get("timezone")
-    return "UTC" if name is None else name
-
-
 def _read_text(kind: RuleKind, value: object, least_ms: int) -> str | int:
     """The text of a calendar rule, once it is known to be one; a duration in ms."""
     match kind:
@@ -105,29 +114,29 @@ def _read_seam(
     return choice
 
 
+@dataclass(frozen=True, slots=True)
+class _Options:
+    tz: str
+    start_at: str | None
+    end_at: str | None
+    on_gap: OnGap
+    on_fold: OnFold
+
+
 @lru_cache(COMPILED_MAX)
-def _shared(
-    kind: RuleKind,
-    text: Any,
-    tz: str,
-    start_ms: int | None,
-    end_ms: int | None,
-    on_gap: OnGap,
-    on_fold: OnFold,
-) -> Rule:
-    start_at, end_at = (None if at is None else format_instant(at) for at in (start_ms, end_ms))
-    match kind:
-        case "cron":
-            return Cron(
-                text, tz=tz, on_gap=on_gap, on_fold=on_fold, start_at=start_at, end_at=end_at
-            )
-        case "rrule":
-            return RRule(
-                text, tz=tz, on_gap=on_gap, on_fold=on_fold, start_at=start_at, end_at=end_at
-            )
-        case "interval":
-            length = timedelta(milliseconds=text)
-            return Every(length, tz=tz, start_at=start_at, end_at=end_at, least_ms=0)
-        case "delay":
-            length = timedelta(milliseconds=text)
-            return Delay(length, tz=tz, start_at=start_at, end_at=end_at, least_ms=0)
+def _shared(kind: RuleKind, text: Any, options: _Options) -> Rule:
+    tz, start_at, end_at = options.tz, options.start_at, options.end_at
+    if kind in {"interval", "delay"}:
+        fixed = Every if kind == "interval" else Delay
+        return fixed(
+            timedelta(milliseconds=text), tz=tz, start_at=start_at, end_at=end_at, least_ms=0
+        )
+    calendar = Cron if kind == "cron" else RRule
+    return calendar(
+        text,
+        tz=tz,
+        on_gap=options.on_gap,
+        on_fold=options.on_fold,
+        start_at=start_at,
+        end_at=end_at,
+    )

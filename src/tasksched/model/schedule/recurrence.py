@@ -112,7 +112,9 @@ class _DayLimits:
         length = starts[12]
         mask = span(0, length)
         if rule.by_month:
-            mask &= bits(day for month in rule.by_month for day in range(*starts[month - 1 : month + 1]))
+            mask &= bits(
+                day for month in rule.by_month for day in range(*starts[month - 1 : month + 1])
+            )
         if rule.by_year_day:
             mask &= bits(_pick(list(range(length)), rule.by_year_day))
         if rule.by_month_day:
@@ -211,13 +213,19 @@ def _sub_daily(rule: Recurrence, days: Days, minutes: int, seconds: int) -> Loca
 
     def minutes_of(day: int) -> int:
         start = (rule.phase - day * per_day) % rule.interval
-        return minutes & _repeat((1 << size) - 1, rule.interval * size, start * size, MINUTES_PER_DAY)
+        return minutes & _repeat(
+            (1 << size) - 1, rule.interval * size, start * size, MINUTES_PER_DAY
+        )
 
     if cycle == 1:
         left = minutes_of(0)
         return SameEveryDay(days, left, seconds) if left else None
     # The days of the cycle on which the interval meets a minute at all, repeated to cover a year.
-    of_cycle = sum(1 << day for day in range(cycle) if minutes_of(day))
+    of_cycle = bits(
+        day
+        for day in range(cycle)
+        if (rule.phase - day * per_day) % rule.interval < per_day and minutes_of(day)
+    )
     repeated = _repeat(of_cycle, cycle, 0, cycle + 366)
 
     def meeting(year: int) -> int:
@@ -229,6 +237,8 @@ def _sub_daily(rule: Recurrence, days: Days, minutes: int, seconds: int) -> Loca
 def _picked(rule: Recurrence, days: Days, minutes: int, seconds: int) -> LocalTimes | None:
     """BYSETPOS over the days times minutes of each year, month or week."""
     of_day = members(minutes)
+    if min(abs(place) for place in rule.by_position) > _longest(rule, days) * len(of_day):
+        return None
 
     @lru_cache(_YEARS_KEPT)
     def picked(year: int) -> dict[int, int]:
@@ -248,6 +258,20 @@ def _picked(rule: Recurrence, days: Days, minutes: int, seconds: int) -> LocalTi
     if len(of_day) == 1:
         return SameEveryDay(days_of, minutes, seconds)
     return VaryingByDay(days_of, lambda day: picked(date_of(day)[0])[day], seconds)
+
+
+def _longest(rule: Recurrence, days: Days) -> int:
+    """A number of days that no period exceeds: what is beyond it need not be looked for."""
+    if rule.frequency == "WEEKLY":
+        return len(rule.by_day)
+    if rule.frequency == "YEARLY" or rule.by_week:
+        return 366
+    years = {kind: number for number, kind in enumerate(YEAR_KINDS, start=FIRST_YEAR)}
+    return max(
+        (days(year) & month_mask(kind, month)).bit_count()
+        for kind, year in years.items()
+        for month in range(1, 13)
+    )
 
 
 def _periods(rule: Recurrence, days: Days, year: int) -> list[list[int]]:

@@ -20,8 +20,8 @@ from tasksched.model.schedule.civil import DAY_S, LAST_YEAR, date_of, day_of, we
 
 POINTER: Final = "/rrule"
 LENGTH_MAX: Final = 256
-INTERVAL_MAX: Final = 10_000
-COUNT_MAX: Final = 10_000
+INTERVAL_MAX: Final = 10_080  # a week of minutes
+COUNT_MAX: Final = 1_000
 
 Frequency = Literal["YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY"]
 FREQUENCIES: Final = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY")
@@ -200,7 +200,9 @@ def _weekdays(given: Mapping[str, str]) -> tuple[tuple[int, int], ...]:
             most = 5 if given["FREQ"] == "MONTHLY" or "BYMONTH" in given else 53
             nth = _number("BYDAY", match[2], 1, most) * (-1 if match[1] == "-" else 1)
             if given["FREQ"] not in {"MONTHLY", "YEARLY"} or "BYWEEKNO" in given:
-                _refuse(f"BYDAY has '{item}'", "a number goes with MONTHLY, or YEARLY without weeks")
+                _refuse(
+                    f"BYDAY has '{item}'", "a number goes with MONTHLY, or YEARLY without weeks"
+                )
         found.add((nth, WEEKDAY_NAMES.index(match[3])))
     return tuple(sorted(found))
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Final, Literal, Self, TypeVar
 
 from tasksched.errors import Invalid
-from tasksched.model.instants import Instant, format_instant, parse_bound
+from tasksched.model.instants import format_instant, parse_bound
 from tasksched.model.schedule.civil import DAY_S, FIRST_DAY, LAST_DAY
 from tasksched.model.zones import check_timezone
 
@@ -59,6 +59,11 @@ class Rule(ABC):
 
         Never more than ``cap``; an answer of ``cap`` means "at least".
         """
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the rule can be asked: nothing it depends on is left to ``bind``."""
+        return True
 
     @abstractmethod
     def bind(self, schedule_id: str, created_ms: int) -> Self:
@@ -108,9 +113,7 @@ class Rule(ABC):
         return {"timezone": self.tz, **texts}
 
 
-def read_bounds(
-    start_at: Instant | None, end_at: Instant | None, tz: object
-) -> tuple[int | None, int | None]:
+def read_bounds(start_at: object, end_at: object, tz: object) -> tuple[int | None, int | None]:
     """``start_at`` and ``end_at`` in ms; a time without an offset is local to ``tz``.
 
     Raises ``Invalid`` at ``/timezone``, ``/start_at`` or ``/end_at``.

@@ -25,7 +25,13 @@ from tasksched.model.schedule.cron import (
 )
 from tasksched.model.schedule.localtimes import Ending, LocalTimes
 from tasksched.model.schedule.recurrence import local_times
-from tasksched.model.schedule.rrule import POINTER, Recurrence, RecurrenceText, completed, parse_rrule
+from tasksched.model.schedule.rrule import (
+    POINTER,
+    Recurrence,
+    RecurrenceText,
+    completed,
+    parse_rrule,
+)
 from tasksched.model.schedule.rule import (
     CEILING_MS,
     COUNT_MAX,
@@ -247,6 +253,10 @@ class RRule(CalendarRule):
     def is_wildcard(self) -> bool:
         return self.parsed.is_wildcard
 
+    @property
+    def is_bound(self) -> bool:
+        return self._slots is not None
+
     def bind(self, schedule_id: str, created_ms: int) -> Self:  # noqa: ARG002 - it has no H
         if self.start_ms is not None or self.anchor_ms == created_ms:
             return self
@@ -275,9 +285,7 @@ def _seams(on_gap: OnGap, on_fold: OnFold, *, is_wildcard: bool) -> Seams:
 
 
 @lru_cache(COMPILED_MAX)
-def _cron_slots(
-    text: str, tz: str, on_gap: OnGap, on_fold: OnFold
-) -> tuple[CronExpression, Slots]:
+def _cron_slots(text: str, tz: str, on_gap: OnGap, on_fold: OnFold) -> tuple[CronExpression, Slots]:
     parsed = _parsed_cron(text)
     seams = _seams(on_gap, on_fold, is_wildcard=parsed.is_wildcard)
     return parsed, Slots(parsed.times, offset_table(tz), seams)

@@ -51,6 +51,10 @@ class Slots:
         # tuple, so threads cannot see halves.
         self._known: tuple[int, int] = (0, 0)
 
+    def forget(self) -> None:
+        """Drop the remembered answer. It never changes one; tests use it to see the search itself."""
+        self._known = (0, 0)
+
     def after(self, at_s: int) -> int | None:
         """The first slot later than ``at_s``."""
         asked, answer = self._known
@@ -76,11 +80,31 @@ class Slots:
             segment_end = min(self._starts[segment + 1], end)
             local = max(first + offset, self._counts_from(segment))
             total += self._local.count(local, segment_end + offset, most - total)
-            if first == self._starts[segment] and self._is_made_up(segment):
+            if first == self._starts[segment] and self._has_made_up_slot(segment):
                 total += 1
             first = segment_end
             segment += 1
         return min(total, most)
+
+    def members(self, from_local_s: int, to_local_s: int) -> tuple[int, ...]:
+        """Up to three local times of the set in [from, to): the first, the next one, and the last."""
+        first = self._local.ceiling(from_local_s)
+        last = self._local.floor(to_local_s - 1)
+        if first is None or last is None or first >= to_local_s:
+            return ()
+        second = self._local.ceiling(first + 1)
+        found = (first, last) if second is None else (first, min(second, last), last)
+        return tuple(sorted(set(found)))
+
+    def makes_up(self, segment: int) -> bool:
+        """Whether members in the gap before the segment, if there are any, run at its begin."""
+        gap_s = self._offsets[segment] - self._offsets[segment - 1]
+        return self._seams.make_up_gaps and 0 < gap_s <= SHIFT_MAX_S
+
+    def leaves_out(self, segment: int) -> bool:
+        """Whether the segment begins with a second pass in which there are no slots."""
+        repeated_s = self._offsets[segment - 1] - self._offsets[segment]
+        return self._seams.first_pass_only and 0 < repeated_s <= SHIFT_MAX_S
 
     def _search_forward(self, at_s: int) -> int | None:
         """The first slot after ``at_s``."""
@@ -103,7 +127,7 @@ class Slots:
                 return None
             begins = self._counts_from(segment)
             if member is None or member < begins:
-                if member is not None and self._is_gap_made_up(segment):
+                if member is not None and self.makes_up(segment):
                     return starts[segment]
                 member = self._local.ceiling(begins)
             elif begins < starts[segment] + offsets[segment - 1]:
@@ -121,9 +145,9 @@ class Slots:
                 return member - offsets[segment]
             if segment == 0:
                 return None
-            if member is not None and member >= starts[segment] + offsets[segment - 1]:
-                if self._is_gap_made_up(segment):
-                    return starts[segment]
+            gap_from = starts[segment] + offsets[segment - 1]
+            if member is not None and member >= gap_from and self.makes_up(segment):
+                return starts[segment]
             if starts[segment] < at_s - _NEAR_S:
                 # No segment before this one shows a local time after `member`: go straight to it.
                 if member is None:
@@ -134,21 +158,13 @@ class Slots:
 
     def _counts_from(self, segment: int) -> int:
         """The local time from which on a segment has slots: its begin, or the end of its repetition."""
-        begins = self._starts[segment] + self._offsets[segment]
-        if segment and self._seams.first_pass_only:
-            repeated_s = self._offsets[segment - 1] - self._offsets[segment]
-            if 0 < repeated_s <= SHIFT_MAX_S:
-                return begins + repeated_s
-        return begins
+        if segment and self.leaves_out(segment):
+            return self._starts[segment] + self._offsets[segment - 1]
+        return self._starts[segment] + self._offsets[segment]
 
-    def _is_gap_made_up(self, segment: int) -> bool:
-        """Whether members in the gap before the segment, if there are any, run at its begin."""
-        gap_s = self._offsets[segment] - self._offsets[segment - 1]
-        return self._seams.make_up_gaps and 0 < gap_s <= SHIFT_MAX_S
-
-    def _is_made_up(self, segment: int) -> bool:
+    def _has_made_up_slot(self, segment: int) -> bool:
         """Whether the begin of the segment is a slot only because the gap before it has a member."""
-        if not segment or not self._is_gap_made_up(segment):
+        if not segment or not self.makes_up(segment):
             return False
         begins = self._starts[segment] + self._offsets[segment]
         member = self._local.ceiling(self._starts[segment] + self._offsets[segment - 1])

@@ -13,15 +13,16 @@ import re
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import Final
 
 from tasksched.errors import Invalid
 from tasksched.model.schedule.civil import (
     DAY_S,
     FIRST_DAY,
+    KINDS,
     LAST_DAY,
     LAST_YEAR,
     YEAR_KINDS,
@@ -60,15 +61,16 @@ class OffsetTable:
     __slots__ = ("offsets", "starts")
 
     def __init__(self, first_offset: int, changes: list[tuple[int, int]]) -> None:
-        self.starts = array("q", [EARLIEST_S])
-        self.offsets = array("l", [first_offset])
+        starts, offsets = [EARLIEST_S], [first_offset]
         for at_s, offset in changes:
-            if offset != self.offsets[-1]:
-                assert at_s - self.starts[-1] >= DAY_S, "clock changes are days apart"
-                self.starts.append(at_s)
-                self.offsets.append(offset)
-        self.starts.append(LATEST_S)
-        assert all(abs(offset) < OFFSET_MAX_S for offset in self.offsets)
+            if offset != offsets[-1]:
+                starts.append(at_s)
+                offsets.append(offset)
+        starts.append(LATEST_S)
+        assert min(b - a for a, b in pairwise(starts)) >= DAY_S, "clock changes are days apart"
+        assert max(map(abs, offsets)) < OFFSET_MAX_S
+        self.starts = array("q", starts)
+        self.offsets = array("l", offsets)
 
     def segment(self, at_s: int) -> int:
         """The index of the segment that holds the instant; the outer ones reach without end."""
@@ -132,16 +134,18 @@ def _after(footer: str, last_s: int) -> list[tuple[int, int]]:
     return sorted(change for change in changes if last_s < change[0] < LATEST_S - DAY_S)
 
 
-def _yearly(text: str, first_year: int) -> Iterator[int]:
+def _yearly(text: str, first_year: int) -> list[int]:
     """The local second, in each year on, of a date such as ``M3.5.0/2`` (last Sunday of March, 2:00)."""
     found = _DATE.fullmatch(text)
     if found is None:
         raise Invalid(f"the zone data has a date that cannot be read: {text}", "/timezone")
     time_s = _seconds(found["time"]) if found["time"] else 2 * 3600
-    for year in range(first_year, LAST_YEAR + 1):
-        kind = YEAR_KINDS[year - 1]
-        day = _weekday_in_month(found, kind) if found["month"] else _numbered_day(found, kind)
-        yield (YEAR_STARTS[year - 1] + day) * DAY_S + time_s
+    day_in_kind = _weekday_in_month if found["month"] else _numbered_day
+    days = [day_in_kind(found, kind) for kind in KINDS]
+    return [
+        (YEAR_STARTS[year - 1] + days[YEAR_KINDS[year - 1]]) * DAY_S + time_s
+        for year in range(first_year, LAST_YEAR + 1)
+    ]
 
 
 def _weekday_in_month(found: re.Match[str], kind: int) -> int:

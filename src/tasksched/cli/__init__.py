@@ -1,0 +1,21 @@
+"""cli: the command line. ``main`` is what ``tasksched`` and ``python -m tasksched`` run.
+
+Data goes to stdout, chatter to stderr; errors are one line and an exit code (``tasksched.errors``).
+This package alone imports inside functions: ``tasksched --help`` must not wait for a Redis client,
+an HTTP client and a web server that it does not need.
+"""
+
+from tasksched.cli.group import main
+from tasksched.cli.roles import api, dev, scheduler, worker
+from tasksched.cli.submit import submit
+from tasksched.cli.system import config, doctor, queues, stats, version, workers
+from tasksched.cli.tasks import cancel, edit, explain, get, list_, retry, wait
+
+for _command in (
+    dev, api, scheduler, worker,
+    submit, get, list_, edit, cancel, retry, wait, explain,
+    stats, queues, workers, doctor, config, version,
+):  # fmt: skip
+    main.add_command(_command)
+
+__all__ = ["main"]

@@ -1,0 +1,120 @@
+"""submit: create a task from the command line, and perhaps wait for it."""
+
+# ruff: noqa: PLC0415 - imports wait until they are needed: see the package
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from tasksched.cli.arguments import payload_json, payload_of
+from tasksched.cli.group import note, shared
+from tasksched.cli.output import emit, moment
+from tasksched.cli.session import ask, duration_ms, read_text
+from tasksched.cli.tasks import await_outcome
+from tasksched.errors import Invalid
+
+PRIORITIES = click.Choice(["critical", "high", "normal", "low"])
+
+
+@click.command()
+@click.argument("handler", required=False)
+@click.argument("args", nargs=-1)
+@click.option("--at", metavar="TIME", help="Due then: RFC 3339, as 2026-12-24T18:00:00Z.")
+@click.option("--delay", metavar="DURATION", help="Due after that: 90s, 1h30m.")
+@click.option("--key", help="Idempotency key: the same key makes no second task.")
+@click.option("--queue", help="Queue (default: default).")
+@click.option("--priority", type=PRIORITIES, help="Class (default: normal).")
+@click.option("--tag", "tags", multiple=True, help="A tag; may be repeated.")
+@click.option("--timeout", metavar="DURATION", help="Of one attempt.")
+@click.option(
+    "--expires", metavar="TIME|DURATION", help="No first start after it, or so long after due."
+)
+@click.option("--max-attempts", type=int, metavar="N", help="At most so many starts (default: 5).")
+@click.option("--version", "handler_version", metavar="NAME", help="Version of the handler.")
+@click.option("--payload", metavar="JSON|@FILE|-", help="The payload itself, instead of ARGS.")
+@click.option("--http", "url", metavar="URL", help="Call this URL instead of a handler.")
+@click.option("--method", default="POST", show_default=True, help="With --http.")
+@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="With --http.")
+@click.option("--wait", metavar="DURATION", help="Wait so long for the outcome, and exit with it.")
+@shared
+def submit(handler: str | None, args: tuple[str, ...], wait: str | None, **options: Any) -> None:
+    """Create a task for HANDLER, or for a URL.
+
+    ARGS are JSON values or plain strings; name=value makes a named argument:
+
+    \b
+    tasksched submit add 1 2
+    tasksched submit hello name=world --delay 10s
+    tasksched submit --http https://example.com/hook --payload '{"n": 1}'
+    """  # noqa: D301 - a backslash b is click's mark for lines to be kept
+    if (handler is None) == (options["url"] is None):
+        raise click.UsageError("Name a HANDLER, or a URL with --http.")
+    if options["url"] is not None and args:
+        raise click.UsageError("ARGS are for handlers; give --payload.")
+    wait_ms = duration_ms(wait, "/wait")
+
+    async def run(backend: Any, tenant: str) -> Any:
+        spec = _spec(handler, args, tenant, options)
+        created = await backend.submit(spec)
+        record = created.task
+        if wait_ms is not None:
+            note(created.id)
+            return await await_outcome(backend, tenant, created.id, wait_ms)
+        note("created" if created.created else "it was there before")
+        status = "PENDING" if record is None else record.status
+        data = {
+            "task_id": created.id, "status": status, "created": created.created,
+            "run_at": moment(created.due_ms),
+        }  # fmt: skip
+        emit(data, created.id)
+        return 0
+
+    click.get_current_context().exit(ask(run))
+
+
+def _spec(handler: str | None, args: Sequence[str], tenant: str, options: dict[str, Any]) -> Any:
+    from tasksched.client.options import expires_ms, parsed
+    from tasksched.model.retry import Retry
+    from tasksched.model.task import HTTP_TIMEOUT_MS, TaskSpec
+
+    names = ("at", "key", "queue", "priority", "tags", "expires")
+    chosen = {name: options[name] for name in names if options[name]}
+    fields = parsed(chosen)  # type: ignore[arg-type]  # checked by name there
+    expires = fields.pop("expires", None)
+    fields |= {
+        "delay_ms": duration_ms(options["delay"], "/delay"),
+        "timeout_ms": duration_ms(options["timeout"], "/timeout"),
+    }
+    if fields["delay_ms"] is not None and "run_at_ms" in fields:
+        raise Invalid("give --at or --delay, not both", "/delay")
+    if options["max_attempts"] is not None:
+        fields["retry"] = Retry(options["max_attempts"])
+    if options["url"] is not None and fields["timeout_ms"] is None:
+        fields["timeout_ms"] = HTTP_TIMEOUT_MS
+    if options["payload"] is not None:
+        if args:
+            raise Invalid("give ARGS or --payload, not both", "/payload")
+        fields["payload"] = payload_json(read_text(options["payload"]))
+    else:
+        fields["payload"] = payload_of(args)
+    spec = TaskSpec(target=_target(handler, options), tenant=tenant, **fields)
+    if expires is None:
+        return spec
+    import msgspec
+
+    return msgspec.structs.replace(spec, expires_at_ms=expires_ms(expires, spec))
+
+
+def _target(handler: str | None, options: dict[str, Any]) -> Any:
+    from tasksched.model.names import check_handler_name, check_name
+    from tasksched.model.task import HandlerTarget, HttpTarget
+
+    if handler is not None:
+        version = options["handler_version"]
+        if version is not None:
+            check_name(version, "/target/version")
+        return HandlerTarget(check_handler_name(handler, "/target/name"), version)
+    pairs = [header.partition(":") for header in options["headers"]]
+    headers = tuple((name.strip(), value.strip()) for name, _, value in pairs)
+    return HttpTarget(options["url"], options["method"].upper(), headers)

@@ -1,0 +1,138 @@
+"""The API: the route table, the middleware, and the application made of them.
+
+The table is the one place where a path meets its handler, its shapes and its parameters; routing and
+``/openapi.json`` are both made from it. The application has no exception handling of its own: errors
+rise to ``Problems``, which answers them all in one form. Routes of pages without a description (the
+documentation and its files) stand apart.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from tasksched.http import batch, docs, middleware, system, tasks
+from tasksched.http.exchange import JSON, Endpoint, Reply
+from tasksched.http.openapi import Op, describe
+from tasksched.http.schema import (
+    AttemptPage,
+    BatchView,
+    ChangedView,
+    ChangesBody,
+    CountView,
+    CreatedView,
+    HealthView,
+    NothingBody,
+    QueuePage,
+    StatsView,
+    StatusView,
+    TaskBody,
+    TaskPage,
+    TaskView,
+    WorkerPage,
+)
+from tasksched.http.services import Call, Services
+
+__all__ = ["OPS", "Services", "make_api"]
+
+_TENANT = ("Tasksched-Tenant",)
+_WRITES = (*_TENANT, "Durability")
+_CREATES = (*_WRITES, "Idempotency-Key")
+_CHANGES = (*_WRITES, "If-Match")
+_FILTER = ("?status", "?queue", "?priority", "?handler", "?tag", "?due_from", "?due_to")
+_PAGE = (*_TENANT, *_FILTER, "?limit", "?cursor")
+_BAD = (400, 413, 415, 422)
+
+_TASK = {"application/json": TaskBody}
+_BATCH = {"application/json": (TaskBody,), "application/x-ndjson": TaskBody}
+_EDIT = {"application/json": ChangesBody, "application/merge-patch+json": ChangesBody}
+_NO_OPTIONS = {"application/json": NothingBody}
+
+
+async def openapi(_: Call) -> Reply:
+    """This description of the API."""
+    return Reply(200, DOCUMENT, [JSON])
+
+
+# fmt: off
+OPS: Final[tuple[Op, ...]] = (
+    Op("POST", "/tasks", tasks.create, {201: CreatedView, 200: TaskView}, _TASK, (*_CREATES, "Prefer", "?wait"), _BAD),
+    Op("GET", "/tasks", tasks.list_, {200: TaskPage}, {}, _PAGE, (400, 422)),
+    Op("POST", "/tasks/batch", batch.create_many, {200: BatchView}, _BATCH, _CREATES, _BAD),
+    Op("GET", "/tasks/count", tasks.count, {200: CountView}, {}, _TENANT),
+    Op("GET", "/tasks/{id}", tasks.get, {200: TaskView, 304: None}, {}, (*_TENANT, "If-None-Match", "Prefer", "?wait"), (404,)),
+    Op("PATCH", "/tasks/{id}", tasks.edit, {200: TaskView}, _EDIT, _CHANGES, (404, 409, 412, *_BAD)),
+    Op("POST", "/tasks/{id}/cancel", tasks.cancel, {200: ChangedView, 202: ChangedView}, _NO_OPTIONS, _CHANGES, (404, 409, 412)),
+    Op("POST", "/tasks/{id}/run-now", tasks.run_now, {200: ChangedView}, _NO_OPTIONS, _CHANGES, (404, 409, 412)),
+    Op("POST", "/tasks/{id}/retry", tasks.retry, {200: ChangedView}, _NO_OPTIONS, _CHANGES, (404, 409, 412)),
+    Op("GET", "/tasks/{id}/attempts", tasks.attempts, {200: AttemptPage}, {}, _TENANT, (404,)),
+    Op("GET", "/queues", system.queues, {200: QueuePage}, {}, _TENANT),
+    Op("GET", "/workers", system.workers, {200: WorkerPage}),
+    Op("GET", "/stats", system.stats, {200: StatsView}),
+    Op("GET", "/health", system.health, {200: HealthView, 503: HealthView}),
+    Op("GET", "/livez", system.livez, {200: StatusView}),
+    Op("GET", "/readyz", system.readyz, {200: StatusView}, refuses=(503,)),
+    Op("GET", "/healthz", system.healthz, {200: StatusView}, refuses=(503,)),
+    Op("GET", "/metrics", system.metrics, {200: "text/plain"}),
+    Op("GET", "/openapi.json", openapi, {200: {"type": "object"}}),
+)
+# fmt: on
+
+DOCUMENT: Final = describe(OPS)
+
+PAGES: Final = (
+    ("/docs", docs.page),
+    ("/docs/docs.js", docs.script),
+    ("/docs/docs.css", docs.style),
+)
+
+
+def make_api(services: Services) -> Starlette:
+    """The ASGI application of the API."""
+    return Api(routes=_routes(services), middleware=_middleware(services))
+
+
+class Api(Starlette):
+    """Starlette without its own layers of error handling: ``Problems`` answers every error."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        self.router.redirect_slashes = False
+        app: ASGIApp = self.router
+        for layer, args, kwargs in reversed(self.user_middleware):
+            app = layer(app, *args, **kwargs)
+        return app
+
+
+def _middleware(services: Services) -> Sequence[Middleware]:
+    """Outermost first."""
+    settings = services.settings
+    return [
+        Middleware(middleware.RequestIds),
+        Middleware(middleware.Problems),
+        Middleware(middleware.LoopbackOnly),
+        Middleware(middleware.Versions),
+        Middleware(
+            middleware.BodyLimits,
+            most=settings.body_bytes_max,
+            larger={batch.PATH: settings.batch_bytes_max},
+        ),
+    ]
+
+
+def _routes(services: Services) -> list[Route]:
+    """One route a path, in the order of the table, so that fixed paths precede ``{id}``."""
+    by_path: dict[str, dict[str, Op]] = {}
+    for op in OPS:
+        by_path.setdefault(op.path, {})[op.verb] = op
+    handlers = {
+        path: {verb: op.handler for verb, op in verbs.items()} for path, verbs in by_path.items()
+    }
+    handlers |= {path: {"GET": handler} for path, handler in PAGES}
+    endpoints = {path: Endpoint(found, services) for path, found in handlers.items()}
+    return [
+        Route(path, endpoint, methods=endpoint.methods, name=path)
+        for path, endpoint in endpoints.items()
+    ]

@@ -1,0 +1,150 @@
+"""Render: tasks and what becomes of them, as the bytes of an answer.
+
+Times are RFC 3339 in UTC with milliseconds, durations one canonical text; both are read back by
+``parse``, so what was answered may be sent again. Stored bytes that cannot be read make ``"corrupt":
+true`` beside a null and never an error: one broken payload must not hide a page of tasks. The answer
+to a create is put together by hand, since it is the hot path of the API.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from tasksched.errors import Invalid
+from tasksched.http.schema import (
+    AttemptPage,
+    AttemptView,
+    BackoffView,
+    ErrorView,
+    HandlerTargetBody,
+    HttpTargetBody,
+    RetryView,
+    TaskPage,
+    TaskView,
+    Timestamps,
+)
+from tasksched.model import codec
+from tasksched.model.durations import format_duration
+from tasksched.model.instants import format_instant
+from tasksched.model.retry import Retry
+from tasksched.model.task import Attempt, Created, ErrorInfo, HttpTarget, Target, Task
+
+encode = msgspec.json.Encoder().encode
+
+_ANY_SIZE: Final = 1 << 31
+_NULL: Final = msgspec.Raw(b"null")
+
+
+def created(made: Created, durability: str) -> bytes:
+    """The answer to a create: always PENDING, version 1, even where it was handed over at once."""
+    return (
+        f'{{"task_id":"{made.id}","status":"PENDING","created":true,"durability":"{durability}",'
+        f'"version":1,"run_at":"{format_instant(made.due_ms)}"}}'
+    ).encode()
+
+
+def task_view(task: Task) -> TaskView:
+    """The task, with its payload and result where they were loaded and there are any."""
+    payload, payload_broken = _body(task.payload, broken=task.corrupt)
+    result, result_broken = _body(task.result, broken=False)
+    started_ms = task.last_attempt.started_ms if task.last_attempt else None
+    return TaskView(
+        task_id=task.id,
+        status=task.status,
+        version=task.version,
+        tenant=task.tenant,
+        queue=task.queue,
+        priority=task.priority,
+        target=target_body(task.target),
+        payload=payload,
+        result=result,
+        corrupt=True if payload_broken or result_broken else UNSET,
+        attempts=task.attempts,
+        error=_error(task.error),
+        reason=task.reason,
+        cancel_requested=task.cancel_requested,
+        progress=task.progress,
+        tags=list(task.tags),
+        retry=_retry(task.retry),
+        timeout=_length(task.timeout_ms),
+        lease=_length(task.lease_ms),
+        expires_at=_moment(task.expires_at_ms),
+        timestamps=Timestamps(
+            created_at=format_instant(task.created_ms),
+            run_at=format_instant(task.due_ms),
+            queued_at=_moment(task.queued_ms),
+            started_at=_moment(started_ms),
+            finished_at=_moment(task.finished_ms),
+        ),
+    )
+
+
+def whole_view(task: Task) -> TaskView:
+    """As ``task_view`` for a task that was loaded with its bodies: no result is told as null."""
+    view = task_view(task)
+    if view.result is UNSET:
+        view.result = None
+    return view
+
+
+def page(tasks: list[Task], next_cursor: str | None) -> bytes:
+    return encode(TaskPage([task_view(task) for task in tasks], next_cursor))
+
+
+def attempts(found: list[Attempt]) -> bytes:
+    views = [
+        AttemptView(
+            attempt=attempt.attempt,
+            fence=attempt.fence,
+            worker=attempt.worker,
+            started_at=format_instant(attempt.started_ms),
+            ended_at=_moment(attempt.ended_ms),
+            outcome=attempt.outcome,
+            error=_error(attempt.error),
+        )
+        for attempt in found
+    ]
+    return encode(AttemptPage(views, None))
+
+
+def target_body(target: Target) -> HttpTargetBody | HandlerTargetBody:
+    """The target as it may be sent in again."""
+    if isinstance(target, HttpTarget):
+        return HttpTargetBody(target.url, target.method, dict(target.headers))  # type: ignore[arg-type]  # checked on its way in
+    return HandlerTargetBody(target.name, target.version)
+
+
+def _body(stored: bytes | None, *, broken: bool) -> tuple[msgspec.Raw | UnsetType, bool]:
+    """Stored bytes as JSON, and whether they are broken; UNSET where there are none."""
+    if broken:
+        return _NULL, True
+    if not stored:
+        return UNSET, False
+    try:
+        value = codec.decode(stored)
+        # msgpack knows more than JSON (bytes, extensions); encoding again finds what is not ours.
+        codec.encode(value, most=_ANY_SIZE)
+        return msgspec.Raw(encode(value)), False
+    except (Invalid, RecursionError):
+        return _NULL, True
+
+
+def _retry(retry: Retry) -> RetryView:
+    factor = int(retry.factor) if retry.factor.is_integer() else retry.factor
+    backoff = BackoffView(
+        format_duration(retry.initial_ms), factor, format_duration(retry.max_ms), retry.jitter
+    )
+    return RetryView(retry.max_attempts, retry.max_lost, backoff)
+
+
+def _error(error: ErrorInfo | None) -> ErrorView | None:
+    return None if error is None else ErrorView(error.type, error.message, error.traceback)
+
+
+def _length(ms: int | None) -> str | None:
+    return None if ms is None else format_duration(ms)
+
+
+def _moment(ms: int | None) -> str | None:
+    return None if ms is None else format_instant(ms)

@@ -1,0 +1,333 @@
+"""Schema: the public shapes of JSON, in and out, as one list of Structs.
+
+What answers look like is encoded from these, what requests may hold is named by these (``parse`` reads
+their members by the rules of the model), and ``/openapi.json`` is generated from these. So the three
+cannot drift apart. Constraints stand here for the reader of the schema only: the model enforces them.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from tasksched.model.names import HANDLER_NAME_MAX, KEY_MAX, NAME_MAX, TAGS_MAX
+from tasksched.model.states import OutcomeName, State
+
+_NAME = "^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+def _name(most: int, description: str) -> Meta:
+    schema = {"pattern": _NAME, "minLength": 1, "maxLength": most}
+    return Meta(description=description, extra_json_schema=schema)
+
+
+Name = Annotated[str, _name(NAME_MAX, "ASCII letters and digits, then also . _ -")]
+HandlerName = Annotated[str, _name(HANDLER_NAME_MAX, "The name workers know a function by")]
+Key = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": KEY_MAX})]
+Instant = Annotated[
+    str,
+    Meta(
+        description="RFC 3339 with an offset; or a local time, with timezone",
+        extra_json_schema={"examples": ["2026-03-08T09:00:00Z"]},
+    ),
+]
+Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+DurationIn = Annotated[
+    int | float | str,
+    Meta(
+        description='Seconds as a number, "1d2h" (units w d h m s ms), or ISO 8601 "PT1H30M"',
+        extra_json_schema={"examples": ["1h30m", 90]},
+    ),
+]
+Length = Annotated[str, Meta(description='A duration in its canonical form, such as "1h30m"')]
+Priority = Literal["critical", "high", "normal", "low"]
+Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+Durability = Literal["memory", "replicated", "fsync"]
+Tags = Annotated[list[Name], Meta(extra_json_schema={"maxItems": TAGS_MAX, "uniqueItems": True})]
+
+
+# -- in -----------------------------------------------------------------------------------------
+
+
+class HttpTargetBody(Struct, tag="http", tag_field="type", forbid_unknown_fields=True):
+    """A request that a worker makes, with the payload as its body."""
+
+    url: str
+    method: Method = "POST"
+    headers: dict[str, str] = {}
+
+
+class HandlerTargetBody(Struct, tag="handler", tag_field="type", forbid_unknown_fields=True):
+    """A function that workers know under this name and, where given, this version."""
+
+    name: HandlerName
+    version: Name | None = None
+
+
+class BackoffBody(Struct, forbid_unknown_fields=True):
+    """How long to wait between attempts: initial, then ``factor`` times as long, at most ``max``."""
+
+    initial: DurationIn = "1s"
+    factor: float = 2
+    max: DurationIn = "1h"
+    jitter: Literal["full", "equal", "none"] = "full"
+
+
+class RetryBody(Struct, forbid_unknown_fields=True):
+    """How often a task may start, and how often in a row it may lose its worker."""
+
+    max_attempts: int = 5
+    max_lost: int = 3
+    backoff: BackoffBody = msgspec.field(default_factory=BackoffBody)
+
+
+class TaskBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A task to create. Without ``run_at`` and ``delay`` it is due now."""
+
+    target: HttpTargetBody | HandlerTargetBody
+    payload: Any = UNSET
+    run_at: Instant | None = None
+    timezone: str | None = None
+    delay: DurationIn | None = None
+    queue: Name = "default"
+    priority: Priority = "normal"
+    retry: RetryBody | None = None
+    timeout: DurationIn | None = None
+    lease: DurationIn | None = None
+    expires_at: Instant | None = None
+    tags: Tags | None = None
+    idempotency_key: Key | None = None
+
+
+class ChangesBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What to change of a waiting task; what is not named stays. ``retry`` is replaced as a whole."""
+
+    target: HttpTargetBody | HandlerTargetBody | UnsetType = UNSET
+    payload: Any = UNSET
+    run_at: Instant | UnsetType = UNSET
+    timezone: str | UnsetType = UNSET
+    delay: DurationIn | UnsetType = UNSET
+    queue: Name | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
+    retry: RetryBody | None | UnsetType = UNSET
+    timeout: DurationIn | None | UnsetType = UNSET
+    lease: DurationIn | UnsetType = UNSET
+    expires_at: Instant | None | UnsetType = UNSET
+    tags: Tags | None | UnsetType = UNSET
+
+
+class NothingBody(Struct, forbid_unknown_fields=True):
+    """No options: an empty object, or no body."""
+
+
+# -- out ----------------------------------------------------------------------------------------
+
+
+class ErrorView(Struct):
+    """Why the last attempt failed."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+class Timestamps(Struct, kw_only=True):
+    """When what happened. ``run_at`` is when the task is, or was, due."""
+
+    created_at: Moment
+    run_at: Moment
+    queued_at: Moment | None
+    started_at: Moment | None
+    finished_at: Moment | None
+
+
+class BackoffView(Struct):
+    initial: Length
+    factor: int | float
+    max: Length
+    jitter: str
+
+
+class RetryView(Struct):
+    max_attempts: int
+    max_lost: int
+    backoff: BackoffView
+
+
+class TaskView(Struct, kw_only=True):
+    """A task as it stands. ``payload`` is missing where the task has none, and in lists."""
+
+    task_id: str
+    status: State
+    version: int
+    created: bool | UnsetType = UNSET
+    durability: Durability | UnsetType = UNSET
+    tenant: str
+    queue: str
+    priority: str
+    target: HttpTargetBody | HandlerTargetBody
+    payload: Any = UNSET
+    result: Any = UNSET
+    corrupt: bool | UnsetType = UNSET
+    attempts: int
+    error: ErrorView | None
+    reason: str | None
+    cancel_requested: bool
+    progress: dict[str, Any] | None
+    tags: list[str]
+    retry: RetryView
+    timeout: Length | None
+    lease: Length | None
+    expires_at: Moment | None
+    timestamps: Timestamps
+    why_waiting: list[dict[str, Any]] | UnsetType = UNSET
+
+
+class CreatedView(Struct, kw_only=True):
+    """A task that was just created; whoever waits for its result gets the whole task instead."""
+
+    task_id: str
+    status: State | None
+    created: bool
+    durability: Durability
+    version: int
+    run_at: Moment
+
+
+class ChangedView(Struct, kw_only=True):
+    """What a verb made of a task."""
+
+    task_id: str
+    status: State
+    version: int
+    cancel_requested: bool | UnsetType = UNSET
+    durability: Durability = "memory"
+
+
+class AttemptView(Struct, kw_only=True):
+    """One execution by one worker."""
+
+    attempt: int
+    fence: int
+    worker: str
+    started_at: Moment
+    ended_at: Moment | None
+    outcome: OutcomeName | None
+    error: ErrorView | None
+
+
+class TaskPage(Struct):
+    """Items, and the cursor of what follows; null at the end. A page may be short, even empty."""
+
+    items: list[TaskView]
+    next_cursor: str | None
+
+
+class AttemptPage(Struct):
+    items: list[AttemptView]
+    next_cursor: str | None
+
+
+class FieldError(Struct, omit_defaults=True):
+    """One wrong field: ``pointer`` into the body, or the parameter or header it came in."""
+
+    pointer: str
+    detail: str
+    parameter: str | None = None
+    header: str | None = None
+
+
+class ProblemView(Struct, kw_only=True, omit_defaults=True):
+    """Every answer that is no success. Test ``code``, never the texts."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    request_id: str | None = None
+    errors: list[FieldError] | None = None
+    task_id: str | None = None
+    task_status: str | None = None
+    version: int | None = None
+
+
+class BatchItem(Struct, kw_only=True, omit_defaults=True):
+    """What became of one task of a batch: 201, 200 for a replay, else the error."""
+
+    status: int
+    task_id: str | None = None
+    created: bool | None = None
+    durability: Durability | None = None
+    version: int | None = None
+    run_at: Moment | None = None
+    code: str | None = None
+    detail: str | None = None
+    errors: list[FieldError] | None = None
+
+
+class BatchView(Struct):
+    items: list[BatchItem]
+
+
+class CountView(Struct):
+    """How many tasks there are, from counters."""
+
+    total: int
+    by_status: dict[str, int]
+    by_queue: dict[str, dict[str, int]]
+
+
+class StatusView(Struct):
+    status: Literal["ok"]
+
+
+class RedisView(Struct, kw_only=True):
+    """The server as it describes itself."""
+
+    version: str
+    role: str
+    maxmemory_policy: str
+    maxmemory_bytes: int
+    used_memory_bytes: int
+    aof: bool
+
+
+class HealthView(Struct, kw_only=True):
+    """``lag``: how long the task that waits longest has been due; null while none waits."""
+
+    status: Literal["ok", "degraded", "down"]
+    version: str
+    redis: RedisView | None
+    schedulers: int
+    workers: int
+    lag: Length | None
+    warnings: list[str]
+
+
+class StatsView(Struct, kw_only=True):
+    """Over all tenants: tasks now, moves into each state since ever, finds of the audits."""
+
+    total: int
+    by_status: dict[str, int]
+    by_queue: dict[str, dict[str, int]]
+    moves: dict[str, dict[str, int]]
+    findings: dict[str, int]
+    schedulers: int
+    workers: int
+    lag: Length | None
+
+
+class WorkerPage(Struct):
+    items: list[dict[str, Any]]
+    next_cursor: str | None
+
+
+class QueueView(Struct):
+    name: str
+    counts: dict[str, int]
+
+
+class QueuePage(Struct):
+    items: list[QueueView]
+    next_cursor: str | None
