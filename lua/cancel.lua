@@ -15,6 +15,7 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
+-- @include lib/occurrence
 -- @include lib/verdict
 -- @include lib/waiting
 local now, seen = read_clock(now_ms)
@@ -39,6 +40,7 @@ move(task, 'CANCELLED', 'finished_ms', now, 'cancel_requested', '1', 'op', op)
 if task.expires_ms then redis.call('ZREM', EXPIRY, id) end
 conclude(task, now)
 ack_flush()
+due_flush()
 verdict_flush()
 tell(now)
 return { 'cancelled', task.state, task.version }

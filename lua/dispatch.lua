@@ -6,7 +6,7 @@
 -- ARGV  now_ms  int    0 = ask the server
 --       limit   int    tasks moved by one call
 -- REPLY now_ms, tasks moved, ms at which to call again (now = at once, -1 = when woken), expired,
---       ms at which the watch index must be looked at (-1 = never)
+--       ms at which the watch index must be looked at (-1 = never), and the schedules (likewise)
 -- COST  O(limit · log tasks)
 --
 -- Fairness is start-time fair queueing: `turns:<stream>` holds the tenants that have due tasks,
@@ -19,6 +19,7 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/ready
+-- @include lib/occurrence
 -- @include lib/verdict
 -- @include lib/expire
 -- @include lib/park
@@ -123,6 +124,7 @@ for _, stream in ipairs(redis.call('ZRANGE', BACKLOG, 0, STREAMS_MAX - 1)) do
 end
 unpark_due(now)
 local expired = expire_due(now)
+due_flush()
 ready_flush()
 verdict_flush()
 tell(now)
@@ -136,5 +138,6 @@ if more or redis.call('EXISTS', BACKLOG) == 1 then again = now end
 for _, key in ipairs({ LANES, EXPIRY, PARKED }) do
   at_latest(tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]))
 end
-local watch_ms = tonumber(redis.call('ZRANGE', WATCH, 0, 0, 'WITHSCORES')[2]) or -1
-return { now, moved, again, expired, watch_ms }
+local function head_ms(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or -1 end
+local owed_ms = head_ms(SCHEDULES)
+return { now, moved, again, expired, head_ms(WATCH), owed_ms < math.huge and owed_ms or -1 }

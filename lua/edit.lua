@@ -20,7 +20,6 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
--- @include lib/verdict
 -- @include lib/waiting
 local INLINE_MAX = 1024
 local now, seen = read_clock(now_ms)

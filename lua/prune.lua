@@ -19,6 +19,7 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
+-- @include lib/occurrence
 -- @include lib/verdict
 -- @include lib/waiting
 local now, seen = read_clock(now_ms)

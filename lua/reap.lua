@@ -14,6 +14,7 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
+-- @include lib/occurrence
 -- @include lib/verdict
 -- @include lib/run
 local now, seen = read_clock(now_ms)

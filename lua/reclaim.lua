@@ -12,7 +12,6 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
--- @include lib/verdict
 -- @include lib/waiting
 -- @include lib/ready
 local now, seen = read_clock(now_ms)

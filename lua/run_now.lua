@@ -14,7 +14,6 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
--- @include lib/verdict
 -- @include lib/waiting
 local now, seen = read_clock(now_ms)
 local task = read_waiting(id)

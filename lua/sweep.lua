@@ -14,7 +14,6 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
--- @include lib/verdict
 -- @include lib/waiting
 -- @include lib/ready
 if limit < 1 then return redis.error_reply('BADARG limit') end

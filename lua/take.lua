@@ -23,6 +23,7 @@
 -- @include lib/ready
 -- @include lib/acks
 -- @include lib/archive
+-- @include lib/occurrence
 -- @include lib/verdict
 -- @include lib/expire
 local STREAMS_MAX, SLOTS_MAX, CLASSES = 512, 128, { 'critical', 'high', 'normal', 'low' }

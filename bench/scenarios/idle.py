@@ -72,7 +72,7 @@ def run(job: Job) -> dict[str, Any]:
         monitor = Monitor(server.client())
         monitor.start()
         time.sleep(seconds)
-        sent = Counter(monitor.sent)
+        sent, verbs = Counter(monitor.sent), Counter(monitor.verbs)
         cost, cpu_after = meter.read() - cost, {role.name: role.cpu_s for role in made.roles}
         commands = meter.client.info("stats")["total_commands_processed"] - commands
         rows = {
@@ -93,7 +93,7 @@ def run(job: Job) -> dict[str, Any]:
             "inside_scripts": round(sent["lua"] / seconds, 2),
             "info_commands": round(commands / seconds, 2),
             "redis_cpu_percent": round(cost.redis_s / seconds * 100, 2),
-            "verbs": dict(monitor.verbs.most_common(12)),
+            "verbs": dict(verbs.most_common(12)),
             "audit": audit_records(meter.client, NAMESPACE, [task_id], {}),
         }
         return job.sealed(result, server)

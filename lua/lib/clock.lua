@@ -1,8 +1,8 @@
 -- clock: one notion of "now" that never goes back, and notices when the server was away.
--- `seen_ms` is the highest time any script of this shard saw (written at most once a second, or twenty
--- times a lease: a short one must not make our own pause look like an outage). When more than a third of a lease
--- passed since, no heartbeat can have arrived: nothing is reaped for one full lease more (`hold_ms`), so
--- that an outage costs no live run its attempt.
+-- `seen_ms` is the highest time any script of this shard saw (written at most once a second, and often
+-- enough that with a short lease the pause is not taken for an outage). When more than a third of a
+-- lease passed since, no heartbeat can have arrived: nothing is reaped for one full lease more
+-- (`hold_ms`), so that an outage costs no live run its attempt.
 local function read_clock(now_ms)
   if now_ms == 0 then
     local t = redis.call('TIME')

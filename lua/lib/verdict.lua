@@ -2,6 +2,7 @@
 -- retention and lists use, the bytes it will free, and the word to those who wait for the result.
 local concluded, finished = {}, {}
 local RECORD_BYTES = 400   -- of a record beside its payload, result and error
+local OCCURRENCE = 114     -- 'r', with which the id of every occurrence begins
 
 local function stored_bytes(key)
   return RECORD_BYTES + redis.call('HSTRLEN', key, 'payload') + redis.call('HSTRLEN', key, 'result')
@@ -19,6 +20,7 @@ local function conclude(task, now)
   batch[#batch + 1] = task.id
   batch.bytes = batch.bytes + stored_bytes(task.key)
   finished[#finished + 1] = task.id .. ':' .. task.state
+  if string.byte(task.id) == OCCURRENCE then follow(task, now) end
 end
 
 -- A record leaves the finished ones again: redriven, or taken by retention.
@@ -29,6 +31,7 @@ end
 
 local function verdict_flush()
   if #finished == 0 then return end
+  schedule_flush()
   for index, batch in pairs(concluded) do
     redis.call('ZADD', index, unpack(batch))
     redis.call('SADD', shard .. ':tenants', batch.tenant)

@@ -3,6 +3,8 @@
 import pytest
 from tests.http.conftest import BROKEN, CHARGE, DONE, assert_problem
 
+from tasksched.commands.explain import redis_cli
+
 pytestmark = pytest.mark.anyio
 
 
@@ -311,3 +313,14 @@ async def test_why_a_due_task_waits_for_others(rig):
     found = {(await rig.show(item["task_id"]))["why_waiting"][0]["reason"] for item in items[::40]}
 
     assert found == {"waiting_for_worker", "queue_full"}
+
+
+async def test_the_line_that_shows_the_record(rig):
+    task_id = await rig.make(delay="1h")
+    task = await rig.session.tasks.get("default", task_id)
+
+    line = redis_cli(rig.session.store, task)
+
+    key = line.split("'")[1]
+    assert line == f"redis-cli HGETALL '{key}'"
+    assert await rig.session.gateway.command("HGET", key, "state") == b"PENDING"

@@ -85,9 +85,11 @@ class Kit:
     def new_id(self, shard: int = 0) -> str:
         return ids.mint(shard, self.now_ms)
 
-    async def submit(self, asked: TaskSpec | None = None, *, id: str = "", mark: str = "") -> str:
+    async def submit(
+        self, asked: TaskSpec | None = None, *, task_id: str = "", mark: str = ""
+    ) -> str:
         """Create one task of shard 0; returns its id."""
-        task_id = id or self.new_id()
+        task_id = task_id or self.new_id()
         await self.store.submit(0, [(task_id, asked or spec(), mark)])
         return task_id
 
@@ -99,9 +101,7 @@ class Kit:
             )
         return made
 
-    async def announce(
-        self, worker: str = WORKER, *serves: str, ttl_ms: int = 10 * DAY_MS
-    ) -> int:
+    async def announce(self, worker: str = WORKER, *serves: str, ttl_ms: int = 10 * DAY_MS) -> int:
         """By default the worker serves every queue and the routes of the usual tests."""
         usual = ("queue:*", "route:charge", "route:http")
         return await self.store.announce(0, worker, ttl_ms, serves or usual)
@@ -119,9 +119,7 @@ class Kit:
     async def take_call(
         self, call: int, slots: int = 128, worker: str = WORKER, *, lease_ms: int = LEASE_MS
     ) -> list[Grant]:
-        _, _, grants = await self.store.take(
-            0, worker, call=call, slots=slots, lease_ms=lease_ms
-        )
+        _, _, grants = await self.store.take(0, worker, call=call, slots=slots, lease_ms=lease_ms)
         for grant in grants:
             seen = self.fences.setdefault(grant.id, [])
             if int(grant.fence) not in seen[-1:]:

@@ -71,9 +71,7 @@ async def test_it_says_how_many_streams_came_back(kit: Kit):
     await kit.dispatch()
     assert 4 == kit.plain.zcard(kit.keys.parked)
     assert 2 == await kit.announce(WORKER, "queue:a", "route:charge")
-    assert {b"a:normal:refund", b"b:normal:refund"} == set(
-        kit.plain.zrange(kit.keys.parked, 0, -1)
-    )
+    assert {b"a:normal:refund", b"b:normal:refund"} == set(kit.plain.zrange(kit.keys.parked, 0, -1))
 
 
 # ── enlist ───────────────────────────────────────────────────────────────────────────────────────

@@ -307,7 +307,7 @@ def test_the_table_above_walks_every_edge_that_does_not_need_an_expiry():
     walked = {("PENDING", "QUEUED"), ("PENDING", "FAILED"), ("QUEUED", "FAILED")}  # tests beside it
     for row in TABLE.values():
         for stand, cell in zip(STANDS, row.split(), strict=True):
-            word, moves, after = cell.partition(">")
+            _, moves, after = cell.partition(">")
             if moves and after:
                 walked.add((STATE_OF.get(stand, stand), after))
     assert walked == {(before, after) for before, afters in EDGES.items() for after in afters}

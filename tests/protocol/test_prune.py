@@ -26,9 +26,7 @@ async def finish(kit: Kit, outcome: Outcome = DONE, mark: str = "", **fields: An
     return task_id
 
 
-@pytest.mark.parametrize(
-    ("state", "days"), [("SUCCESS", 1), ("CANCELLED", 1), ("FAILED", 14)]
-)
+@pytest.mark.parametrize(("state", "days"), [("SUCCESS", 1), ("CANCELLED", 1), ("FAILED", 14)])
 async def test_finished_tasks_leave_at_their_age(kit: Kit, state: str, days: int):
     task_id = await kit.task_in(state)
     kit.leap(days * DAY_MS - 1)

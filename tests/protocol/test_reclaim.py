@@ -173,7 +173,7 @@ async def test_consumers_of_workers_that_left_go_unless_something_is_theirs(kit:
     await kit.take(worker="idle")
     key = kit.keys.ready(STREAM)
     await kit.task_in("RUNNING", worker="idle")
-    (grant,) = [g for g in await kit.take_call(kit._calls["idle"], worker="idle")]
+    (grant,) = await kit.take_call(kit._calls["idle"], worker="idle")
     await kit.settle(grant, DONE)
     for worker in ("idle", "busy"):
         await kit.store.announce(0, worker, 0, ["queue:*"])

@@ -27,7 +27,11 @@ async def test_a_success_is_recorded_with_its_result(kit: Kit):
     assert "SUCCESS" == await kit.settle((task_id, kit.fence(task_id)), DONE)
 
     record = kit.record(task_id)
-    assert ("SUCCESS", "SUCCEEDED", "\x01") == (record["state"], record["outcome"], record["result"])
+    assert ("SUCCESS", "SUCCEEDED", "\x01") == (
+        record["state"],
+        record["outcome"],
+        record["result"],
+    )
     assert {record["ended_ms"], record["finished_ms"]} == {str(kit.now_ms)}
     assert kit.now_ms == kit.plain.zscore(kit.keys.done("default"), task_id)
 

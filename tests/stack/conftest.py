@@ -23,6 +23,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
 
 
 @pytest.fixture
+def chaos(request: pytest.FixtureRequest) -> bool:
+    """Whether there is time for the long forms."""
+    return bool(request.config.getoption("--chaos", default=False))
+
+
+@pytest.fixture
 def durable(spawn: Callable[..., ServerProcess]) -> ServerProcess:
     """A server whose data survive its death, as the embedded one is configured."""
     return spawn("valkey", "--appendonly", "yes", "--appendfsync", "everysec")

@@ -55,17 +55,17 @@ class Submitter(Generic[P, R]):
         self._template = template
         self._expires = expires
 
-    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
+    async def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
         """Creates the task. Raises TypeError for wrong arguments, KeyReused, Unavailable."""
         spec = self._spec(args, kwargs)
         backend = await self._link.backend()
         return Task(self._link, spec.tenant, await backend.submit(spec))
 
-    def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
+    def submit_sync(self, /, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
         """As ``submit``, without an event loop."""
         return self._link.run(self.submit(*args, **kwargs))
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """The same prepared and not sent, for ``App.submit_many``."""
         return Call(self._spec(args, kwargs))
 
@@ -167,7 +167,7 @@ class _Handled(Submitter[P, R]):
 class Handler(_Handled[P, R]):
     """``async def charge(invoice: str) -> R``"""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """The plain function, run here and now."""
         return self.entry.function(*args, **kwargs)  # type: ignore[no-any-return]
 
@@ -183,7 +183,7 @@ class CtxHandler(_Handled[P, R]):
 class SyncHandler(_Handled[P, R]):
     """``def charge(invoice: str) -> R``"""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The plain function, run here and now."""
         return self.entry.function(*args, **kwargs)  # type: ignore[no-any-return]
 

@@ -86,7 +86,8 @@ def describe(ops: Sequence[Op]) -> bytes:
             "responses": {"Problem": _problem_response(shapes[ProblemView])},
         },
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=1)
+    # Docstrings mark code with two backticks, Markdown with one.
+    return msgspec.json.format(msgspec.json.encode(document).replace(b"``", b"`"), indent=1)
 
 
 def _name_of(struct: type) -> str:
@@ -138,7 +139,7 @@ def _response(kind: Any, shapes: Mapping[type, Any]) -> dict[str, Any]:
         return {"description": "No body"}
     if isinstance(kind, str):
         return {"description": kind, "content": {kind: {"schema": _TEXT}}}
-    first = (inspect.getdoc(kind) or "").partition("\n")[0] if isinstance(kind, type) else "JSON"
+    first = (kind.__doc__ or "").partition("\n")[0] if isinstance(kind, type) else "JSON"
     media = {"application/json": {"schema": _shape(kind, shapes)}}
     return {"description": first, "content": media}
 

@@ -44,6 +44,7 @@ _TOO_BIG: Final = 10**_INT_DIGITS
 _decode = msgspec.json.Decoder().decode
 _UNSET: Any = msgspec.UNSET
 _REFUSED: Any = object()
+_ABSENT: Any = object()
 
 
 class Source(NamedTuple):
@@ -111,9 +112,8 @@ class _Members:
 
     def take(self, name: str, rule: Rule[T], absent: T, null: T = _REFUSED) -> T:
         """The member by its rule; ``null`` is what JSON null stands for, if the rule is not asked."""
-        try:
-            value = self._body[name]
-        except KeyError:
+        value = self._body.get(name, _ABSENT)
+        if value is _ABSENT:
             return absent
         if value is None and null is not _REFUSED:
             return null
@@ -315,7 +315,9 @@ def key_of(header: str | None) -> str | None:
 
 def preferred_wait_s(header: str | None) -> int | None:
     """``wait=n`` of ``Prefer`` (RFC 7240). What cannot be read is no preference."""
-    for part in (header or "").split(","):
+    if header is None:
+        return None
+    for part in header.split(","):
         found = _WAIT.fullmatch(part.partition(";")[0].strip().lower())
         if found:
             return int(found[1])

@@ -76,9 +76,7 @@ def _known(error: Exception) -> TaskschedError:
         return NotFound("nothing is served at this path")
     if error.status_code == 405:
         return MethodNotAllowed(allow=(error.headers or {}).get("Allow", ""))
-    if error.status_code == 413:
-        return TaskschedError()
-    return Invalid(error.detail)
+    return TaskschedError()  # the framework raises no other by itself
 
 
 def _detail(error: TaskschedError) -> str:

@@ -142,6 +142,8 @@ class Timestamps(Struct, kw_only=True):
 
 
 class BackoffView(Struct):
+    """How long the task waits between attempts."""
+
     initial: Length
     factor: int | float
     max: Length
@@ -149,6 +151,8 @@ class BackoffView(Struct):
 
 
 class RetryView(Struct):
+    """The retry policy, all of it."""
+
     max_attempts: int
     max_lost: int
     backoff: BackoffView
@@ -224,6 +228,8 @@ class TaskPage(Struct):
 
 
 class AttemptPage(Struct):
+    """Every attempt on record, oldest first."""
+
     items: list[AttemptView]
     next_cursor: str | None
 
@@ -267,6 +273,8 @@ class BatchItem(Struct, kw_only=True, omit_defaults=True):
 
 
 class BatchView(Struct):
+    """One answer for each item, in the order of the request."""
+
     items: list[BatchItem]
 
 
@@ -279,6 +287,8 @@ class CountView(Struct):
 
 
 class StatusView(Struct):
+    """A probe that succeeds."""
+
     status: Literal["ok"]
 
 
@@ -294,7 +304,7 @@ class RedisView(Struct, kw_only=True):
 
 
 class HealthView(Struct, kw_only=True):
-    """``lag``: how long the task that waits longest has been due; null while none waits."""
+    """How the system is. ``lag``: how long the longest-waiting task has been due; null for none."""
 
     status: Literal["ok", "degraded", "down"]
     version: str
@@ -319,15 +329,21 @@ class StatsView(Struct, kw_only=True):
 
 
 class WorkerPage(Struct):
+    """What each live worker says about itself."""
+
     items: list[dict[str, Any]]
     next_cursor: str | None
 
 
 class QueueView(Struct):
+    """A queue, and how many tasks it holds in each state."""
+
     name: str
     counts: dict[str, int]
 
 
 class QueuePage(Struct):
+    """Queues by name."""
+
     items: list[QueueView]
     next_cursor: str | None

@@ -203,9 +203,9 @@ def is_denied(address: Address) -> bool:
 
 def embedded(address: Address) -> list[ipaddress.IPv4Address]:
     """Every IPv4 address that this one may lead to in the end."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return []
     number = int(address)
+    if isinstance(address, ipaddress.IPv4Address) or number < 2:  # "::" and "::1" carry none
+        return []
     found = [number >> shift for prefix, shift in _WRAPPERS if address in prefix]
     if address in _TEREDO:
         found.append(~number)  # the client's, inverted

@@ -45,6 +45,11 @@ def keyed(tenant: str, key: str, shards: int) -> str:
     return "k" + _base32(number, 10) + _PAIRS[int.from_bytes(digest[-4:]) % shards]
 
 
+def shard_pair(shard: int) -> str:
+    """The two characters that end every id of a shard."""
+    return _PAIRS[shard]
+
+
 def shard_of(task_id: str, shards: int) -> int | None:
     """The shard of an id; None for what is no id of this namespace."""
     if not _SHAPE.fullmatch(task_id):

@@ -25,11 +25,11 @@ PATIENCE_MS = 2_000
 _log = log.get("completer")
 
 End = tuple[Run, Outcome]
-Forget = Callable[[Run], None]
+Forget = Callable[[Sequence[Run]], None]
 
 
 class Completer:
-    """``forget(run)`` is called when the server has answered for a run."""
+    """``forget(runs)`` is called when the server has answered for them."""
 
     def __init__(self, store: Store, forget: Forget) -> None:
         self._store = store
@@ -90,14 +90,16 @@ class Completer:
             return await self._store.settle(shard, rows, patience_ms=PATIENCE_MS)
 
         if ends:
-            self.settled += await self._told(ends, settle)
+            taken = await self._told(ends, settle)  # first: other shards add to it meanwhile
+            self.settled += taken
 
     async def _release_all(self, shard: int, ends: list[End]) -> None:
         async def release(part: Sequence[End]) -> list[str]:
             return await self._store.release(shard, [(r.grant.id, r.grant.fence) for r, _ in part])
 
         if ends:
-            self.released += await self._told(ends, release)
+            taken = await self._told(ends, release)
+            self.released += taken
 
     async def _told(
         self, ends: list[End], tell: Callable[[Sequence[End]], Awaitable[list[str]]]
@@ -106,15 +108,15 @@ class Completer:
         words = await self._repeat(ends, tell)
         if words is None and len(ends) > 1:
             return sum([await self._told([end], tell) for end in ends])
-        taken = 0
-        for (run, outcome), word in zip(ends, words or ["refused"], strict=True):
-            self.held -= 1
-            self._forget(run)
-            if word in _MISSED:
-                self._miss(run, outcome, word)
-            else:
-                taken += 1
-        return taken
+        self.held -= len(ends)
+        self._forget([run for run, _ in ends])
+        words = words or ["refused"]
+        if _MISSED.isdisjoint(words):
+            return len(ends)
+        missed = [(end, word) for end, word in zip(ends, words, strict=True) if word in _MISSED]
+        for (run, outcome), word in missed:
+            self._miss(run, outcome, word)
+        return len(ends) - len(missed)
 
     async def _repeat(
         self, ends: list[End], tell: Callable[[Sequence[End]], Awaitable[list[str]]]

@@ -3,7 +3,7 @@
 ``Run`` is the worker's own record from the grant to the settled verdict. Invariant: it is changed in
 the event loop only; the heartbeat thread and the threads of handlers read it and hand words back.
 ``why`` says what interrupted it: the handler may go on all the same, and what it makes of it decides
-the outcome (``runtime.executor``). Made once per task, so it is a bare class with slots.
+the outcome (``runtime.executor``).
 """
 
 import asyncio
@@ -31,44 +31,29 @@ _log = log.get("handler")
 
 
 class Run:
-    """A started attempt. ``task`` runs it; ``ended`` once its outcome is given."""
+    """A started attempt. Its lease began at ``since`` (monotonic seconds) at the earliest.
 
-    __slots__ = (
-        "beat_at",
-        "beaten_at",
-        "deadline",
-        "ended",
-        "entered",
-        "grant",
-        "in_thread",
-        "key",
-        "lease_lost",
-        "lease_ms",
-        "progress",
-        "pulse",
-        "shard",
-        "task",
-        "timeout_ms",
-        "why",
-    )
+    Made for every task, and most need no more than these few: the rest stands in the class until it
+    is needed.
+    """
 
-    def __init__(self, grant: Grant, shard: int, lease_ms: int) -> None:
+    task: asyncio.Task[None] | None = None
+    why: Why = ""
+    entered = False  # the handler was called
+    in_thread = False
+    ended = False  # its outcome is given
+    lease_lost = False
+    timeout_ms: int | None = None
+    deadline: float | None = None
+    progress = ""  # JSON, to go with the next beat
+
+    def __init__(self, grant: Grant, shard: int, lease_ms: int, since: float) -> None:
         self.grant = grant
+        self.key = grant.id  # the worker's name for it; another one if a newer run has this id
         self.shard = shard
         self.lease_ms = lease_ms
-        self.key = grant.id  # the worker's name for it; another one if the id runs here already
-        self.why: Why = ""
-        self.lease_lost = False
-        self.ended = False
-        self.entered = False
-        self.in_thread = False
-        self.timeout_ms: int | None = None
-        self.deadline: float | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.beat_at = 0.0  # monotonic seconds: when to renew the lease
-        self.beaten_at = 0.0
-        self.progress = ""  # JSON, to go with the next beat
-        self.pulse: Callable[[Run], None] | None = None
+        self.beaten_at = since
+        self.beat_at = since + lease_ms / 3000  # when to renew the lease
 
     def interrupt(self, why: Why) -> None:
         """Tell the handler to stop: a coroutine is cancelled, a thread may look at its Ctx."""
@@ -82,10 +67,11 @@ class Run:
 class Ctx:
     """What a handler may know about its run and say while it runs. Safe to use from threads."""
 
-    __slots__ = ("_log", "_run")
+    __slots__ = ("_log", "_pulse", "_run")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, pulse: Callable[[Run], None]) -> None:
         self._run = run
+        self._pulse = pulse
         self._log: Any = None
 
     @property
@@ -157,8 +143,7 @@ class Ctx:
                 raise ValueError("progress is a finite number")
             seen = {"at": progress, "message": bounded(message, MESSAGE_MAX)}
             run.progress = _encode_json(seen).decode()
-        if run.pulse is not None:
-            run.pulse(run)
+        self._pulse(run)
 
 
 def pulsed_at(run: Run) -> float:

@@ -70,7 +70,9 @@ def _http_plan(call: HttpCall, timeout_ms: int) -> Plan:
 
 
 class Executor:
-    """Runs grants. ``abandon`` is told the outcome of a run whose handler does not end in time."""
+    """Runs grants. ``abandon`` is told the outcome of a run whose handler does not end in time,
+    ``pulse`` which run wants a heartbeat.
+    """
 
     def __init__(
         self,
@@ -88,6 +90,7 @@ class Executor:
             self._plans[HTTP_ROUTE] = _http_plan(http, http_timeout_ms)
         self.rng: Callable[[], float] = random.random
         self.abandon: Abandon = lambda _run, _outcome: None
+        self.pulse: Callable[[Run], None] = lambda _run: None
 
     async def run(self, run: Run) -> Outcome:
         """Whatever happens becomes an Outcome; only the worker's own cancellation escapes."""
@@ -106,7 +109,7 @@ class Executor:
         timer = self._arm(run, plan)
         try:
             if plan.wants_ctx:
-                args = (Ctx(run), *args)
+                args = (Ctx(run, self.pulse), *args)
             if plan.is_apart:
                 return await self._apart(run, plan, args, kwargs)
             value = await plan.function(*args, **kwargs)

@@ -74,17 +74,14 @@ class Heartbeat:
         self._wake.set()
         await asyncio.to_thread(self._thread.join, patience_s)
 
-    def watch(self, run: Run, since: float) -> None:
-        """Renew this run's lease, which began at ``since`` (monotonic) at the earliest."""
-        run.beaten_at = since
-        run.beat_at = since + run.lease_ms / 3000
-        run.pulse = self.hurry
-        self._runs.add(run)
-        if run.beat_at < self._wakes_at:
+    def watch(self, runs: Sequence[Run]) -> None:
+        """Renew the leases of these runs from now on."""
+        self._runs.update(runs)
+        if any(run.beat_at < self._wakes_at for run in runs):
             self._wake.set()
 
-    def forget(self, run: Run) -> None:
-        self._runs.discard(run)
+    def forget(self, runs: Iterable[Run]) -> None:
+        self._runs.difference_update(runs)
 
     def hurry(self, run: Run) -> None:
         """Beat for this run soon: it has progress to tell. From any thread."""

@@ -23,11 +23,14 @@ from tasksched import clock, log
 from tasksched.errors import TaskschedError, Unavailable
 from tasksched.runtime.janitor import Janitor, Retention
 from tasksched.runtime.reaper import reap_overdue
+from tasksched.runtime.ticker import fire_owed
 from tasksched.store.protocol import Store
+from tasksched.store.schedules import Schedules
 from tasksched.store.wake import Listener
 
 ENLIST_S = 1.5
 ENLIST_TTL_MS = 4_000
+LEAVE_PATIENCE_MS = 500  # whoever does not hear of it waits for the TTL
 HELD_LOOK_MS = 1_000
 REST_MS = 5
 OUTAGE_REST_S = 0.5
@@ -56,8 +59,10 @@ class ShardDriver:
         self._store = store
         self._shard = shard
         self._look_ms = look_ms
+        self._schedules = Schedules(store)
         self._woken = asyncio.Event()
         self.moved = 0
+        self.fired = 0
         self.last_tick_ms = 0
 
     def wake(self) -> None:
@@ -92,6 +97,12 @@ class ShardDriver:
             wait_ms = min(wait_ms, await reap_overdue(self._store, self._shard) or HELD_LOOK_MS)
         elif done.watch_ms > 0:
             wait_ms = min(wait_ms, done.watch_ms - done.now_ms)
+        if 0 <= done.owed_ms <= done.now_ms:
+            fired, _ = await fire_owed(self._schedules, self._shard)
+            self.fired += fired
+            wait_ms = min(wait_ms, 0 if fired else REST_MS)
+        elif done.owed_ms > 0:
+            wait_ms = min(wait_ms, done.owed_ms - done.now_ms)
         # The server's time was read somewhere within the call: half its length is the best guess.
         return max(wait_ms - (clock.mono() - asked) * 500, 0)
 
@@ -179,6 +190,7 @@ class Scheduler:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
-            await self._store.enlist(self._store.global_keys.schedulers, self.name, 0)
+            key = self._store.global_keys.schedulers
+            await self._store.enlist(key, self.name, 0, patience_ms=LEAVE_PATIENCE_MS)
         except TaskschedError as error:
             _log.info("leave.failed", error=str(error))

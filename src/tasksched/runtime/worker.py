@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
 from tasksched import clock, log
@@ -101,6 +101,7 @@ class Worker:
             hear=self._told,
             describe=self._describe,
         )
+        self._executor.pulse = self._heartbeat.hurry
         channels = [keys.wake for keys in store.keys]
         self._listener = Listener(store.gateway, channels, self._heard, self._flag_all)
         self._runs: dict[str, Run] = {}
@@ -268,10 +269,12 @@ class Worker:
         self._filling = False
         while not self._draining and self._completer.held <= HELD_MAX:
             free = self._slots - len(self._runs) - self._reserved
-            # Another call beside one in flight is worth its price for a good few slots only.
-            least = min(TAKE_FIRST, max(1, self._slots // 8)) if self._takes else 1
             shard = next((each for each in self._flagged if each not in self._takes), None)
-            if shard is None or free < least or len(self._takes) >= TAKES_MAX:
+            if shard is None or len(self._takes) >= TAKES_MAX:
+                return
+            # Beside a call in flight another is worth its price for a good batch only: many small
+            # ones would stay small, each asking for what the one before has freed.
+            if free < (min(self._want[shard], max(1, self._slots // 2)) if self._takes else 1):
                 return
             del self._flagged[shard]
             asked = min(free, self._want[shard])
@@ -287,8 +290,7 @@ class Worker:
         finally:
             self._reserved -= asked
             del self._takes[shard]
-        for grant in grants:
-            self._begin(grant, shard, since)
+        self._begin([self._run_of(grant, shard, since) for grant in grants])
         self._want[shard] = min(self._want[shard] * 2, BATCH_MAX) if more and grants else TAKE_FIRST
         if more and grants:
             self._flagged[shard] = None
@@ -321,19 +323,27 @@ class Worker:
 
     # -- running ------------------------------------------------------------------------------------
 
-    def _begin(self, grant: Grant, shard: int, since: float) -> None:
-        run = Run(grant, shard, grant.lease_ms or self._settings.lease_ms)
-        self._heartbeat.watch(run, since)
+    def _run_of(self, grant: Grant, shard: int, since: float) -> Run:
+        return Run(grant, shard, grant.lease_ms or self._settings.lease_ms, since)
+
+    def _begin(self, runs: list[Run]) -> None:
+        self._heartbeat.watch(runs)
         if self._draining:  # granted while we were told to stop
-            self._give(run, RELEASED)
+            for run in runs:
+                self._give(run, RELEASED)
             return
-        if older := self._runs.get(grant.id):
-            # It lost its lease here and runs on: the name goes to the one that owns the task.
-            older.key = f"{grant.id}#{older.grant.fence}"
-            self._runs[older.key] = older
-        self._runs[grant.id] = run
-        self.started += 1
-        run.task = self._loop.create_task(self._execute(run))
+        self.started += len(runs)
+        spawn = self._loop.create_task
+        for run in runs:
+            if run.key in self._runs:
+                self._rename(self._runs[run.key])
+            self._runs[run.key] = run
+            run.task = spawn(self._execute(run))
+
+    def _rename(self, older: Run) -> None:
+        """It lost its lease and runs on here, where the task has started again: that has the name."""
+        older.key = f"{older.grant.id}#{older.grant.fence}"
+        self._runs[older.key] = older
 
     async def _execute(self, run: Run) -> None:
         try:
@@ -350,9 +360,9 @@ class Worker:
             run.ended = True
             self._completer.put(run, outcome)
 
-    def _answered(self, run: Run) -> None:
-        """The server knows how this run ended."""
-        self._heartbeat.forget(run)
+    def _answered(self, runs: Sequence[Run]) -> None:
+        """The server knows how these runs ended."""
+        self._heartbeat.forget(runs)
         if self._flagged:
             self._fill_soon()
 

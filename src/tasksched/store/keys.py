@@ -140,6 +140,33 @@ class ShardKeys:
         """set · tenants with finished tasks · for retention."""
         return f"{self.shard}:tenants"
 
+    # -- recurring --------------------------------------------------------------------------------
+
+    def schedule(self, ref: str) -> str:
+        """hash · the definition of a recurring task (ref: tenant:id) · until it is removed."""
+        return f"{self.shard}:schedule:{ref}"
+
+    def schedule_body(self, ref: str) -> str:
+        """string · its payload, where it is too large for the compact hash."""
+        return f"{self.shard}:schedule:{ref}:body"
+
+    @property
+    def schedules(self) -> str:
+        """zset · tenant:id → next_run_ms, +inf where there is none."""
+        return f"{self.shard}:schedules"
+
+    def open(self, ref: str) -> str:
+        """set · occurrences of a schedule that have no verdict yet · fire, verdicts."""
+        return f"{self.shard}:open:{ref}"
+
+    def catchup(self, ref: str) -> str:
+        """list · nominal times that wait to be caught up with, oldest first · fire."""
+        return f"{self.shard}:catchup:{ref}"
+
+    def ledger(self, ref: str) -> str:
+        """list · "outcome first_ms last_ms count note" of each nominal time, the last 100 ranges."""
+        return f"{self.shard}:ledger:{ref}"
+
     # -- of the shard ---------------------------------------------------------------------------
 
     @property

@@ -6,6 +6,8 @@ with a newer ``schema`` than this code knows is refused. The namespace's lease g
 clock, where the scripts find it.
 """
 
+from collections.abc import Sequence
+
 from tasksched.errors import Unsafe
 from tasksched.store.connect import Gateway
 from tasksched.store.keys import NamespaceKeys, ShardKeys
@@ -22,8 +24,12 @@ async def open_namespace(
     or the record is of a newer schema, Unavailable when Redis does not answer.
     """
     meta = NamespaceKeys(namespace).meta
-    await gateway.pipeline([("HSETNX", meta, "shards", shards), ("HSETNX", meta, "schema", SCHEMA)])
     found, schema = await gateway.command("HMGET", meta, "shards", "schema")
+    if found is None or schema is None:
+        await gateway.pipeline(
+            [("HSETNX", meta, "shards", shards), ("HSETNX", meta, "schema", SCHEMA)]
+        )
+        found, schema = await gateway.command("HMGET", meta, "shards", "schema")
     if int(schema) > SCHEMA:
         raise Unsafe(
             f"namespace {namespace} is of schema {int(schema)}; this program knows {SCHEMA}"
@@ -34,7 +40,17 @@ async def open_namespace(
             f"namespace {namespace} has {number} shards, not {shards}: the number is fixed when a "
             "namespace is made; drain into a new namespace to change it"
         )
-    await gateway.pipeline(
-        [("HSET", ShardKeys.of(namespace, n).clock, "lease_ms", lease_ms) for n in range(number)]
-    )
+    await _keep_lease(gateway, [ShardKeys.of(namespace, n).clock for n in range(number)], lease_ms)
     return number
+
+
+async def _keep_lease(gateway: Gateway, clocks: Sequence[str], lease_ms: int) -> None:
+    """Writes only what differs: a process must be able to start on a server that is full."""
+    known = await gateway.pipeline([("HGET", each, "lease_ms") for each in clocks])
+    changed = [
+        ("HSET", each, "lease_ms", lease_ms)
+        for each, stored in zip(clocks, known, strict=True)
+        if stored is None or int(stored) != lease_ms
+    ]
+    if changed:
+        await gateway.pipeline(changed)

@@ -21,7 +21,7 @@ from tasksched.model.task import (
     TaskSpec,
     decode_options,
 )
-from tasksched.store.connect import Gateway
+from tasksched.store.connect import PATIENCE_MS, Gateway
 from tasksched.store.keys import NamespaceKeys, ShardKeys
 from tasksched.store.scripts import Arg
 
@@ -65,6 +65,7 @@ class Dispatched(NamedTuple):
     again_ms: int  # call again then; -1 = when woken
     expired: int
     watch_ms: int  # the watch index wants a look then; -1 = never
+    owed_ms: int  # a schedule owes something then; -1 = none
 
 
 class Overdue(NamedTuple):
@@ -119,7 +120,7 @@ def _new_op() -> str:
     return secrets.token_hex(6)
 
 
-def _opt(value: int | None) -> Arg:
+def opt(value: int | None) -> Arg:
     return "" if value is None else value
 
 
@@ -159,7 +160,7 @@ class Store:
         rows = [
             (
                 task_id, spec.lane, spec.due, spec.payload, spec.options, fingerprint,
-                _opt(spec.expires_at_ms), _opt(spec.lease_ms),
+                opt(spec.expires_at_ms), opt(spec.lease_ms),
             )
             for task_id, spec, fingerprint in tasks
         ]  # fmt: skip
@@ -173,7 +174,7 @@ class Store:
         self, shard: int, task_id: str, tenant: str, version: int | None, *, op: str = ""
     ) -> Changed:
         values = self._values(
-            shard, id=task_id, tenant=tenant, version=_opt(version), op=op or _new_op()
+            shard, id=task_id, tenant=tenant, version=opt(version), op=op or _new_op()
         )
         return _changed(await self.gateway.run("cancel", values))
 
@@ -181,7 +182,7 @@ class Store:
         self, shard: int, task_id: str, tenant: str, version: int | None, *, op: str = ""
     ) -> Changed:
         values = self._values(
-            shard, id=task_id, tenant=tenant, version=_opt(version), op=op or _new_op()
+            shard, id=task_id, tenant=tenant, version=opt(version), op=op or _new_op()
         )
         return _changed(await self.gateway.run("run_now", values))
 
@@ -196,7 +197,7 @@ class Store:
         op: str = "",
     ) -> Changed:
         values = self._values(
-            shard, id=task_id, tenant=tenant, version=_opt(version), due=due, op=op or _new_op()
+            shard, id=task_id, tenant=tenant, version=opt(version), due=due, op=op or _new_op()
         )
         return _changed(await self.gateway.run("redrive", values))
 
@@ -217,7 +218,7 @@ class Store:
             shard,
             id=task_id,
             tenant=tenant,
-            version=_opt(version),
+            version=opt(version),
             lane=edit.lane or "",
             due=edit.due or "",
             payload=b"" if edit.payload is None else b"=" + edit.payload,
@@ -243,7 +244,7 @@ class Store:
     async def reap(self, shard: int, lost: Sequence[tuple[str, str, Outcome]]) -> list[str]:
         """End (id, fence, LOST outcome)s. Words: the state now, ``stale``, ``alive``."""
         rows = [
-            (task_id, fence, _opt(outcome.retry_ms), _encode_json(outcome.error))
+            (task_id, fence, opt(outcome.retry_ms), _encode_json(outcome.error))
             for task_id, fence, outcome in lost
         ]
         return _words(await self.gateway.run("reap", self._values(shard), rows))
@@ -263,7 +264,9 @@ class Store:
         reply = await self.gateway.run("prune", self._values(shard, tenant=tenant, **limits))
         return reply[0], bool(reply[1])
 
-    async def enlist(self, members: str, member: str, ttl_ms: int) -> list[str]:
+    async def enlist(
+        self, members: str, member: str, ttl_ms: int, *, patience_ms: int = PATIENCE_MS
+    ) -> list[str]:
         """Say that ``member`` lives for ``ttl_ms`` more (0 = it leaves); returns who lives."""
         values: dict[str, Arg] = {
             "members": members,
@@ -271,7 +274,7 @@ class Store:
             "member": member,
             "ttl_ms": ttl_ms,
         }
-        return _words(await self.gateway.run("enlist", values))
+        return _words(await self.gateway.run("enlist", values, patience_ms=patience_ms))
 
     # -- workers --------------------------------------------------------------------------------
 
@@ -300,7 +303,7 @@ class Store:
         """Record (id, fence, outcome)s. Words: the state now, ``stale``, ``conflict``."""
         rows = [
             (
-                task_id, fence, outcome.kind, _opt(outcome.retry_ms), outcome.reason,
+                task_id, fence, outcome.kind, opt(outcome.retry_ms), outcome.reason,
                 b"" if outcome.error is None else _encode_json(outcome.error), outcome.result,
             )
             for task_id, fence, outcome in ends
@@ -314,7 +317,7 @@ class Store:
 
 def beat_rows(beats: Sequence[Beat]) -> list[tuple[Arg, ...]]:
     """Rows of ``lua/heartbeat.lua``; the heartbeat thread sends them on a connection of its own."""
-    return [(b.id, b.fence, b.lease_ms, _opt(b.timeout_ms), b.progress) for b in beats]
+    return [(b.id, b.fence, b.lease_ms, opt(b.timeout_ms), b.progress) for b in beats]
 
 
 def _words(reply: list[bytes]) -> list[str]:
@@ -332,20 +335,29 @@ def _options(raw: bytes | None) -> Options:
 
 
 def _grant(row: list[Any], now_ms: int) -> Grant:
+    """One row of ``take``. By position and without detours: it is made for every task that runs."""
+    (
+        _,
+        _,
+        lane,
+        due_ms,
+        created_ms,
+        attempt,
+        fence,
+        raw,
+        payload,
+        lease,
+        uncounted,
+        lost,
+        _,
+        id_,
+        _,
+    ) = row
+    options = decode_options(raw) if raw else DEFAULT_OPTIONS
     return Grant(
-        id=row[13].decode(),
-        fence=row[6].decode(),
-        attempt=row[5],
-        lane=row[2].decode(),
-        due_ms=int(row[3]),
-        created_ms=int(row[4]),
-        started_ms=now_ms,
-        payload=row[8],
-        options=_options(row[7]),
-        lease_ms=int(row[9]) if row[9] else None,
-        uncounted=int(row[10] or 0),
-        lost=int(row[11] or 0),
-    )
+        id_.decode(), fence.decode(), attempt, lane.decode(), int(due_ms), int(created_ms), now_ms,
+        payload, options, int(lease) if lease else None, int(uncounted or 0), int(lost or 0),
+    )  # fmt: skip
 
 
 def _overdue(row: list[Any]) -> Overdue:

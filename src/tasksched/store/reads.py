@@ -6,6 +6,7 @@ id), so that neither removals nor a million equal scores shift it (``lua/page.lu
 
 import asyncio
 import heapq
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +25,9 @@ _FIELDS = (
     "finished_ms", "fence", "worker", "started_ms", "ended_ms", "outcome",
 )  # fmt: skip
 _BODIES = ("payload", "result", "body")
+
+
+NEVER_MS = 1 << 62
 
 
 class Place(NamedTuple):
@@ -101,7 +105,7 @@ class Reads:
         low, high = ("-inf" if due[0] is None else due[0]), ("+inf" if due[1] is None else due[1])
         values: dict[str, Arg] = {
             "newest": int(newest),
-            "score": "" if after is None else after.score,
+            "score": "" if after is None else "+inf" if after.score == NEVER_MS else after.score,
             "id": "" if after is None else after.id,
             "low": low,
             "high": high,
@@ -210,7 +214,13 @@ def _shard(task_id: str, store: Store) -> int:
 
 
 def _entries(found: Sequence[bytes]) -> list[Entry]:
-    return [Entry(int(float(found[n + 1])), found[n].decode()) for n in range(0, len(found), 2)]
+    return [Entry(_score(found[n + 1]), found[n].decode()) for n in range(0, len(found), 2)]
+
+
+def _score(raw: bytes) -> int:
+    """A time; NEVER_MS stands for the infinite score of what has none."""
+    score = float(raw)
+    return NEVER_MS if score == math.inf else int(score)
 
 
 def _pairs(raw: Iterable[Any]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from tasksched.store.connect import Gateway
 
 PROBE_S = 15.0
 RECONNECT_S = 0.2
+STOP_S = 0.1
 
 _log = log.get("wake")
 
@@ -41,9 +42,10 @@ class Listener:
         self._task = asyncio.create_task(self._listen(), name="wake")
 
     async def stop(self) -> None:
-        if self._task is not None:
+        # A cancellation that meets redis-py while it connects may be swallowed: it is said again.
+        while self._task is not None and not self._task.done():
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait({self._task}, timeout=STOP_S)
 
     async def _listen(self) -> None:
         while True:

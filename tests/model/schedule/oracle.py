@@ -40,8 +40,8 @@ class Meaning:
     matches_day: Callable[[date], bool]
     is_wildcard: bool
 
-    def __repr__(self) -> str:
-        return f"<{self.text}>"
+    def _repr_pretty_(self, printer, cycle) -> None:
+        printer.text(f"<{self.text}>")
 
 
 def simulate(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from croniter import croniter
 from cronsim import CronSim, CronSimError
-from hypothesis import assume, given
+from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 from tests.model.schedule.oracle import examples, meanings
 from tests.model.schedule.test_cron_simulation import cron
@@ -27,16 +27,20 @@ CRONSIM_FAULTS = re.compile(
 CRONITER_FAULTS = re.compile(r"[LW#?]", re.IGNORECASE)
 
 
+def ask_cronsim(text: str, start: datetime, n: int) -> list[int]:
+    try:
+        sim = CronSim(text, start)
+        return [int(next(sim).timestamp()) * 1000 for _ in range(n)]
+    except (CronSimError, StopIteration):
+        reject()  # SUNL, or nothing within its fifty years
+
+
 @examples(400)
 @given(meanings(dense=False), STARTS)
 def test_cronsim_agrees_in_utc(meaning, start_s):
     assume(not CRONSIM_FAULTS.search(meaning.text))
     rule = cron(meaning, "UTC", ("next", "first"))
-    try:
-        sim = CronSim(meaning.text, datetime.fromtimestamp(start_s, UTC))
-        expected = [int(next(sim).timestamp()) * 1000 for _ in range(4)]
-    except (CronSimError, StopIteration):
-        assume(False)
+    expected = ask_cronsim(meaning.text, datetime.fromtimestamp(start_s, UTC), 4)
 
     assert expected == rule.between(start_s * 1000, 2**60, 4)
 
@@ -53,16 +57,16 @@ def test_cronsim_agrees_in_zones_while_clocks_stand(meaning, start_s, tz):
         for at_s in range(start_s - 86400, start_s + 8 * 86400, 3600)
     }
     assume(times and len(offsets) == 1)
-    sim = CronSim(meaning.text, datetime.fromtimestamp(start_s, place))
+    expected = ask_cronsim(meaning.text, datetime.fromtimestamp(start_s, place), len(times))
 
-    assert [int(next(sim).timestamp()) * 1000 for _ in times] == times
+    assert expected == times
 
 
 @examples(200)
 @given(meanings(dense=False), STARTS)
 def test_croniter_agrees_in_utc(meaning, start_s):
     assume(not CRONITER_FAULTS.search(meaning.text))
-    assume(not re.search(r"\b(\w+)-(0?\1|\w{3})\b", meaning.text))
+    assume(not re.search(r"\b0?(\d+)-0?\1\b|[A-Z]{3}-|-[A-Z]{3}", meaning.text.upper()))
     rule = cron(meaning, "UTC", ("next", "first"))
     times = rule.between(start_s * 1000, (start_s + 3 * 366 * 86400) * 1000, 4)
     iterator = croniter(meaning.text, datetime.fromtimestamp(start_s, UTC), implement_cron_bug=True)

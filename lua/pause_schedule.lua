@@ -1,0 +1,38 @@
+#!lua flags=allow-oom
+--- pause_schedule: it owes nothing until it is resumed; the waiting head of a fixed delay is held.
+--
+-- KEYS  clock     hash   of the shard
+-- ARGV  now_ms    int    0 = ask the server
+--       ref       str    tenant:id
+--       expected  opt    If-Match
+-- REPLY word, status, version: 'paused' now or before, 'missing', 'version', 'state' (it has ended),
+--       'owed' (fire first, then ask again)
+-- COST  O(log tasks)
+-- @include lib/clock
+-- @include lib/keys
+-- @include lib/move
+-- @include lib/due
+-- @include lib/acks
+-- @include lib/occurrence
+-- @include lib/verdict
+-- @include lib/waiting
+-- @include lib/head
+local now, seen = read_clock(now_ms)
+local schedule = read_schedule(ref)
+if not schedule then return { 'missing', '', 0 } end
+local function answer(word) return { word, schedule.status, tonumber(schedule.version) } end
+if schedule.status == 'PAUSED' then return answer('paused') end
+if expected and expected ~= tonumber(schedule.version) then return answer('version') end
+if schedule.status == 'ENDED' then return answer('state') end
+if is_owed(schedule, now) then return answer('owed') end
+
+keep_clock(now, seen)
+turn(schedule, 'PAUSED')
+keep_schedule(schedule, 'version', tonumber(schedule.version) + 1)
+next_at(schedule, nil)
+hold_head(schedule)
+schedule_flush()
+ack_flush()
+due_flush()
+tell(now)
+return answer('paused')

@@ -1,0 +1,274 @@
+"""The server fails: frozen, killed, read-only, full, forgetful. Every process recovers by itself."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+from tests.stack.kit import HANDLERS, LEASE_S, SHARDS, Api, Stack, handler, until
+
+pytestmark = pytest.mark.stack
+
+PROBLEM = "application/problem+json"
+
+
+def connect(stack: Stack) -> redis.Redis:
+    return redis.Redis.from_url(stack.url, socket_timeout=10)
+
+
+class Every:
+    """Does something again and again meanwhile."""
+
+    def __init__(self, seconds: float, act: Callable[[], object]) -> None:
+        self._seconds, self._act = seconds, act
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.times = 0
+
+    def __enter__(self) -> "Every":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._seconds):
+            self._act()
+            self.times += 1
+
+
+def test_flushed_scripts_and_killed_connections_are_invisible_under_load(stack: Stack):
+    """redis-faults-006, redis-faults-005: ten times a second, for five seconds."""
+    api, _ = stack.api()
+    stack.scheduler()
+    stack.worker()
+
+    def disturb() -> None:
+        with connect(stack) as plain:
+            plain.script_flush()
+            plain.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    with stack.load([api], handler("work", {"seconds": 0.05})) as load:
+        until(lambda: load.created > 20, "some load")
+        with Every(0.1, disturb) as nemesis:
+            time.sleep(5)
+    print(f"{load.created} creates, {nemesis.times} disturbances")
+    assert nemesis.times > 20
+    assert load.troubles == []
+    stack.audit()
+
+
+def await_outage(api: Api) -> None:
+    """The API says so in every way it has, and lives."""
+    refused = api.call("POST", "/tasks", handler("work"), timeout_s=40)
+    assert (refused.status, refused.headers["content-type"]) == (503, PROBLEM), refused
+    assert int(refused.headers["retry-after"]) >= 1
+    assert refused.body["code"] == "UNAVAILABLE"
+    ready = api.call("GET", "/readyz", timeout_s=15)
+    assert (ready.status, ready.headers["content-type"]) == (503, PROBLEM), ready
+    assert api.call("GET", "/livez", timeout_s=5).status == 200
+    assert api.call("GET", "/health", timeout_s=40).body["status"] == "down"
+
+
+def recovered(stack: Stack, api: Api, since: float, what: str) -> None:
+    """A task goes all the way again, without any help."""
+    until(lambda: api.is_ready(), "the API is ready again")
+    ready = time.monotonic() - since
+    task_id = stack.submit(api, handler("work"))
+    assert api.task(task_id, wait_s=20)["status"] == "SUCCESS"
+    print(f"after {what}: ready in {ready:.2f} s, a task done in {time.monotonic() - since:.2f} s")
+
+
+def test_a_frozen_server_costs_no_live_run_its_attempt(stack: Stack):
+    """Frozen for one and a half leases with runs alive: one start each, all recover."""
+    api, _ = stack.api()
+    stack.scheduler()
+    stack.worker()
+    long = [stack.submit(api, handler("work", {"seconds": 3 * LEASE_S})) for _ in range(3 * SHARDS)]
+    for task_id in long:
+        stack.await_start(task_id)
+    stack.server.pause()
+    time.sleep(1.5 * LEASE_S)
+    assert api.call("GET", "/livez", timeout_s=5).status == 200
+    assert not api.is_ready()
+    stack.server.resume()
+    recovered(stack, api, time.monotonic(), "a frozen server")
+    assert {api.task(each, wait_s=20)["status"] for each in long} == {"SUCCESS"}
+    stack.audit()
+    assert len(stack.seen()) == len(long) + 1
+
+
+def test_a_killed_and_restarted_server_costs_no_live_run_its_attempt(stack: Stack):
+    """Away for one and a half leases with runs alive, back with its append-only file."""
+    api, _ = stack.api()
+    stack.scheduler()
+    stack.worker()
+    later = stack.submit(api, handler("work", delay="4s"))
+    long = [stack.submit(api, handler("work", {"seconds": 3 * LEASE_S})) for _ in range(3 * SHARDS)]
+    ending = [stack.submit(api, handler("work", {"seconds": 1.0})) for _ in range(3 * SHARDS)]
+    for task_id in [*long, *ending]:
+        stack.await_start(task_id)
+    stack.server.kill()
+    time.sleep(1.5 * LEASE_S)  # the short ones end meanwhile, and their verdicts wait
+    stack.server.restart()
+    recovered(stack, api, time.monotonic(), "a killed server")
+    assert {api.task(each, wait_s=20)["status"] for each in [*long, *ending, later]} == {"SUCCESS"}
+    stack.audit()
+    assert len(stack.seen()) == len(long) + len(ending) + 2
+    assert all(process.status is None for process in stack.processes)
+
+
+def test_the_api_says_503_while_the_server_is_away_and_recovers(stack: Stack):
+    api, _ = stack.api("--scheduler")
+    stack.worker()
+    stack.server.kill()
+    await_outage(api)
+    stack.server.restart()
+    recovered(stack, api, time.monotonic(), "an outage")
+    stack.audit()
+
+
+def test_roles_that_start_while_the_server_is_away_wait_for_it(stack: Stack):
+    stack.server.kill()
+    api_port = stack.start("api", "--port", "0", "--scheduler")
+    worker = stack.start("worker")
+    until(lambda: "redis.unavailable" in worker.said(), "it says that it waits")
+    until(lambda: "redis.unavailable" in api_port.said(), "it says that it waits")
+    stack.server.restart()
+    api, _ = stack.api()
+    until(lambda: (h := api.get("/health"))["workers"] == 1 and h["schedulers"] == 1, "both work")
+    assert [api_port.end(), worker.end()] == [0, 0]
+
+
+def test_a_demoted_primary_is_an_outage_and_no_more(stack: Stack, spawn):
+    """redis-faults-002, short form: 503 with Retry-After, never 201; no restart is needed."""
+    api, _ = stack.api("--scheduler")
+    stack.worker()
+    running = stack.submit(api, handler("work", {"seconds": 1}))
+    stack.await_start(running)
+    with connect(stack) as plain:
+        plain.execute_command("REPLICAOF", "127.0.0.1", "1")
+        await_read_only(api)
+        plain.execute_command("REPLICAOF", "NO", "ONE")
+    recovered(stack, api, time.monotonic(), "REPLICAOF on the primary")
+    assert api.task(running, wait_s=20)["status"] == "SUCCESS"
+    stack.audit()
+
+
+def await_read_only(api: Api) -> None:
+    refused = api.call("POST", "/tasks", handler("work"), timeout_s=40)
+    assert (refused.status, refused.headers["content-type"]) == (503, PROBLEM), refused
+    assert int(refused.headers["retry-after"]) >= 1
+    assert api.call("GET", "/livez", timeout_s=5).status == 200
+
+
+def test_a_full_server_refuses_creates_and_goes_on_draining(stack: Stack):
+    """Real OOM: what was accepted is dispatched, run, retried and settled all the same."""
+    api, _ = stack.api()
+    stack.scheduler()
+    stack.worker()
+    accepted = [stack.submit(api, handler("work", {"seconds": 0.1}, delay="2s")) for _ in range(20)]
+    accepted += [stack.submit(api, handler("flaky", {"failures": 2}, delay="2s")) for _ in range(4)]
+    with connect(stack) as plain:
+        plain.config_set("maxmemory", "1mb")
+        refused = api.call("POST", "/tasks", handler("work"))
+        assert (refused.status, refused.headers["content-type"]) == (503, PROBLEM), refused
+        assert int(refused.headers["retry-after"]) >= 1
+        assert {api.task(each, wait_s=20)["status"] for each in accepted} == {"SUCCESS"}
+        assert api.call("POST", f"/tasks/{accepted[0]}/cancel").status == 409
+        assert api.call("POST", "/tasks", handler("work")).status == 503
+        plain.config_set("maxmemory", "0")
+    recovered(stack, api, time.monotonic(), "a full server")
+    stack.audit()
+
+
+def test_a_worker_may_start_and_stop_on_a_full_server(stack: Stack):
+    """A deployment must not fail because the server is full: that is when it is needed."""
+    stack.env["TASKSCHED_LEASE"] = "30s"
+    api, _ = stack.api("--scheduler")
+    first = stack.worker("--grace", "100ms")
+    task_id = stack.submit(api, handler("work", {"seconds": 2}))
+    stack.await_start(task_id)
+    with connect(stack) as plain:
+        plain.config_set("maxmemory", "1mb")
+        second = stack.start("worker", HANDLERS)
+        assert first.end() == 0
+        stack.await_start(task_id, 2)
+        assert api.task(task_id, wait_s=10)["status"] == "SUCCESS"
+        assert [s["pid"] for s in stack.seen(task_id)] == [first.pid, second.pid]
+        plain.config_set("maxmemory", "0")
+    stack.audit()
+
+
+@pytest.mark.parametrize("role", ["api", "scheduler", "worker"])
+def test_roles_refuse_a_server_that_evicts_unless_told_otherwise(stack: Stack, role: str):
+    """redis-faults-004."""
+    with connect(stack) as plain:
+        plain.config_set("maxmemory-policy", "allkeys-lru")
+    refused = stack.start(role)
+    assert refused.wait() == 1
+    assert "allkeys-lru evicts tasks" in refused.said()
+    assert "Traceback" not in refused.said()
+    port = ["--port", "0"] if role == "api" else []
+    overruled = stack.start(role, "--unsafe-redis", *port)
+    until(lambda: "allkeys-lru evicts tasks" in overruled.said(), "it warns, and goes on")
+    time.sleep(0.5)
+    assert overruled.status is None
+    assert overruled.end() == 0
+
+
+def test_roles_refuse_a_replica_of_a_namespace_that_exists(stack: Stack):
+    api, process = stack.api()
+    assert process.end() == 0
+    with connect(stack) as plain:
+        plain.execute_command("REPLICAOF", "127.0.0.1", "1")
+    refused = stack.start("worker")
+    assert refused.wait() == 1
+    assert "this server is a replica" in refused.said()
+
+
+def test_what_a_201_promised_survives_a_server_killed_5_ms_later(stack: Stack):
+    """redis-faults-007: a killed process loses nothing (a power cut may: semantics of everysec)."""
+    api, _ = stack.api("--scheduler")
+    stack.worker()
+    for _ in range(4):
+        stack.submit(api, handler("work", {"seconds": 0.01}, delay="200ms"))
+        time.sleep(0.005)
+        stack.server.kill()
+        stack.server.restart()
+        until(lambda: api.is_ready(), "ready again")
+    stack.audit()
+    assert len(stack.accepted) == 4
+
+
+def test_a_deleted_stream_is_made_again_and_nothing_is_missed(stack: Stack, chaos: bool):
+    """redis-faults-008, redis-faults-011: the stream and its group go while tasks wait and run."""
+    api, _ = stack.api("--scheduler")
+    stack.worker("--concurrency", "2")
+    tasks = [stack.submit(api, handler("work", {"seconds": 0.4})) for _ in range(12)]
+    stack.await_start(tasks[0])
+    with connect(stack) as plain:
+        for shard in range(SHARDS):
+            plain.delete(f"{{ts:{shard}}}:ready:default:normal:work")
+    more = [stack.submit(api, handler("work")) for _ in range(10)]
+    assert {api.task(each, wait_s=20)["status"] for each in more} == {"SUCCESS"}
+    if chaos:  # what had been handed over is looked for when nobody took it for half a minute
+        stack.audit(patience_s=50)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
+def test_roles_end_cleanly_while_the_server_is_away(stack: Stack, number: signal.Signals):
+    api_process = stack.api()[1]
+    roles = [api_process, stack.scheduler(), stack.worker("--grace", "1s")]
+    until(lambda: connect(stack).zcard("ts:schedulers") == 1, "the scheduler works")
+    stack.server.kill()
+    time.sleep(0.3)
+    for role in roles:
+        role.send(number)
+    began = time.monotonic()
+    assert [role.wait() for role in roles] == [0, 0, 0]
+    print(f"all ended within {time.monotonic() - began:.2f} s")
