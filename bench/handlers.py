@@ -12,14 +12,13 @@ from pathlib import Path
 from tasksched import App
 
 RUN = struct.Struct("<IQ")
-PAD = "x" * 92  # with a number of five bytes, a payload of 100
 
 app = App()
 _out = os.open(os.environ.get("BENCH_RUNS", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 @app.task(name="noop")
-async def noop(number: int, pad: str) -> None:  # noqa: ARG001, RUF029 - the shape of a real one
+async def noop(number: int, pad: str) -> None:  # noqa: ARG001 - the shape of a real one
     os.write(_out, RUN.pack(number, time.time_ns()))
 
 

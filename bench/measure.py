@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import redis
-
 from bench.servers import Server
 
 HOME = Path(__file__).resolve().parent.parent

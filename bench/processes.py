@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.measure import HOME, cpu_s
 from bench.scenarios.common import wait_until
 from bench.servers import Server
+
 from tasksched.store.keys import NamespaceKeys, ShardKeys
 
 NAMESPACE = "bench"

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from bench.processes import NAMESPACE, SHARDS
 from bench.scenarios.common import HANDLER
 from bench.servers import Server
+
 from tasksched.commands.session import Session, open_session
 from tasksched.model import codec
 from tasksched.model.task import Created, HandlerTarget, TaskSpec

@@ -15,16 +15,16 @@ from bench.scenarios.common import Job
 from bench.servers import AOF, NAMES, Missing
 
 HERE = Path(__file__).resolve().parent
-SCENARIOS = sorted(
-    path.stem for path in (HERE / "scenarios").glob("*.py") if path.stem != "common"
-)
+SCENARIOS = sorted(path.stem for path in (HERE / "scenarios").glob("*.py") if path.stem != "common")
 PEERS = ("bullmq", "taskiq")
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench.run", description=__doc__.split("\n", 1)[0])
     parser.add_argument("scenario", choices=SCENARIOS)
-    parser.add_argument("--short", action="store_true", help="seconds; for a look, not for a figure")
+    parser.add_argument(
+        "--short", action="store_true", help="seconds; for a look, not for a figure"
+    )
     parser.add_argument("--server", choices=NAMES, default="valkey")
     parser.add_argument("--aof", choices=AOF, help="else as the question wants it")
     parser.add_argument("--peer", choices=PEERS, help="drain: another product in the same run")

@@ -38,6 +38,7 @@ for first = 1, #serves, 1000 do
 end
 redis.call('PEXPIRE', me .. ':serves', GARBAGE_MS)
 for route in pairs(routes) do redis.call('ZADD', ROUTES, 'GT', now + ttl_ms, route) end
+redis.call('ZREMRANGEBYSCORE', ROUTES, '-inf', now - GARBAGE_MS)
 
 local back = 0
 for _, stream in ipairs(redis.call('ZRANGE', PARKED, 0, RECHECK_MAX * 10)) do

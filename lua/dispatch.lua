@@ -98,6 +98,7 @@ local function recheck_full()
   end
 end
 
+local expired = expire_due(now)
 recheck_full()
 local more = notice_due_lanes()
 for _, stream in ipairs(redis.call('ZRANGE', BACKLOG, 0, STREAMS_MAX - 1)) do
@@ -123,7 +124,6 @@ for _, stream in ipairs(redis.call('ZRANGE', BACKLOG, 0, STREAMS_MAX - 1)) do
   end
 end
 unpark_due(now)
-local expired = expire_due(now)
 due_flush()
 ready_flush()
 verdict_flush()

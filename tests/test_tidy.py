@@ -21,7 +21,7 @@ LAYERS = [
     {"store"},
     {"commands", "runtime"},
     {"http", "client"},
-    {"app", "dev", "cli", "testing", "__init__", "__main__"},
+    {"app", "dev", "cli", "testing", "pytest_plugin", "__init__", "__main__"},
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
 

@@ -13,7 +13,7 @@ _out = os.open(os.environ["BENCH_RUNS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 @broker.task(task_name="noop")
-async def noop(number: int, pad: str) -> None:
+async def noop(number: int, pad: str) -> None:  # noqa: ARG001 - the shape of a real one
     os.write(_out, struct.pack("<IQ", number, time.time_ns()))
 
 

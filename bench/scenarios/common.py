@@ -8,15 +8,16 @@ from functools import cache
 from typing import Any
 
 import redis
-
 from bench.measure import facts
 from bench.servers import Server
+
 from tasksched.model import ids
 from tasksched.model.task import HandlerTarget, TaskSpec
 from tasksched.store.keys import ShardKeys
 
 HANDLER = "noop"
 PAYLOAD = b"\xc4\x62" + bytes(range(98))  # 100 bytes, as msgpack holds them
+PAD = "x" * 92  # the second argument of a no-op; with a number before it, a payload of 100 bytes
 _CHUNK = 5_000
 
 

@@ -1,28 +1,27 @@
 """create: tasks a second through the Python client, against the plain create script in one run.
 
-Bulk: A B A B …, A = ``submit_many`` of the client, B = the plain script with the same payload, the
-same library, batches of 200 and two calls in flight, an emptied server before each. Then one at a
-time, each awaited before the next. The record of every task is counted after each stretch.
+Bulk: A B A B …, A = ``App.submit_many`` with the arguments of each call checked and encoded, B = the
+plain script with ready bytes, the same library, batches of 200 and two calls in flight; an emptied
+server before each. Then one at a time, each awaited before the next. Records are counted after each.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import uvloop
 from bench.floor.plain import Floor
 from bench.measure import Cost, Meter, median, us
-from bench.scenarios.common import PAYLOAD, Job, spec_of
+from bench.scenarios.common import PAD, PAYLOAD, Job
 from bench.servers import running
-from tasksched import clock
-from tasksched.commands.session import Session, open_session
+
+from tasksched import App, clock
 from tasksched.model import ids
-from tasksched.settings import Settings
+from tasksched.store.connect import Gateway
 from tasksched.store.protocol import SUBMIT_MAX
 
 AOF = "everysec"
-TENANT = "default"
 SHAPES = {"long": (10, 30_000, 10_000), "short": (4, 10_000, 1_000)}  # pairs, bulk, singles
-CALL = 5_000  # tasks a user hands to one submit_many
 
 
 class Stretches:
@@ -53,18 +52,15 @@ class Stretches:
         }
 
 
-async def _bulk(session: Session, count: int) -> set[str]:
-    made: set[str] = set()
-    for start in range(0, count, CALL):
-        spec = spec_of(TENANT, 3_600_000)
-        answers = await session.tasks.submit_many([spec] * min(CALL, count - start))
-        made.update(answer.id for answer in answers)  # type: ignore[union-attr]
-    return made
+async def _bulk(app: App, noop: Any, count: int) -> set[str]:
+    later = noop.options(delay="1h")
+    made = await app.submit_many(later.call(number, PAD) for number in range(count))
+    return {task.id for task in made}
 
 
-async def _single(session: Session, count: int) -> set[str]:
-    spec = spec_of(TENANT, 3_600_000)
-    return {(await session.tasks.submit(spec)).id for _ in range(count)}
+async def _single(noop: Any, count: int) -> set[str]:
+    later = noop.options(delay="1h")
+    return {(await later.submit(number, PAD)).id for number in range(count)}
 
 
 async def _plain(floor: Floor, count: int) -> set[str]:
@@ -91,22 +87,33 @@ async def _plain_single(floor: Floor, count: int) -> set[str]:
     return set(made)
 
 
+def _app(url: str) -> tuple[App, Any]:
+    app = App(url, namespace="bench")
+
+    @app.task
+    async def noop(number: int, pad: str) -> None: ...
+
+    return app, noop
+
+
 async def _work(job: Job, url: str, stretches: Stretches, flush: Callable[[], Any]) -> None:
-    session = await open_session(Settings(url=url, namespace="bench"))
-    floor = Floor(session.gateway.redis)
+    app, noop = _app(url)
+    gateway = Gateway.open(url)
+    floor = Floor(gateway.redis)
     pairs, bulk, single = SHAPES[job.length]
     kinds = (
-        ("bulk", bulk, lambda: _bulk(session, bulk)),
+        ("bulk", bulk, lambda: _bulk(app, noop, bulk)),
         ("plain_bulk", bulk, lambda: _plain(floor, bulk)),
     )
     for _ in range(pairs):
         await _measured(kinds, stretches, floor, flush)
     singles = (
-        ("single", single, lambda: _single(session, single)),
+        ("single", single, lambda: _single(noop, single)),
         ("plain_single", single, lambda: _plain_single(floor, single)),
     )
     await _measured(singles, stretches, floor, flush)
-    await session.close()
+    await app.close()
+    await gateway.close()
 
 
 async def _measured(
@@ -125,7 +132,7 @@ def run(job: Job) -> dict[str, Any]:
     with running(job.server, aof=job.aof or AOF) as server:
         meter = Meter(server)
         stretches = Stretches(meter)
-        asyncio.run(_work(job, server.url, stretches, meter.client.flushall))
+        uvloop.run(_work(job, server.url, stretches, meter.client.flushall))
         rows = {name: stretches.row(name) for name in stretches.costs}
         pairs = zip(stretches.costs["bulk"], stretches.costs["plain_bulk"], strict=True)
         shares = [plain.wall_s / bulk.wall_s for (_, bulk), (_, plain) in pairs]

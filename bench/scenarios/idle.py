@@ -13,12 +13,10 @@ from collections import Counter
 from typing import Any
 
 import redis
-
-from bench.handlers import PAD
 from bench.measure import Meter
 from bench.processes import NAMESPACE, WORKER, stack
 from bench.producer import producing
-from bench.scenarios.common import Job, audit_records, wait_until
+from bench.scenarios.common import PAD, Job, audit_records, wait_until
 from bench.servers import Server, running
 
 AOF = "everysec"
@@ -81,7 +79,9 @@ def run(job: Job) -> dict[str, Any]:
                 "cpu_percent": round((cpu_after[name] - cpu[name]) / seconds * 100, 2),
                 "rss_mib": role.rss_mib,
             }
-            for (name, kind), role in zip((("api", "unix"), ("worker", "tcp")), made.roles, strict=True)
+            for (name, kind), role in zip(
+                (("api", "unix"), ("worker", "tcp")), made.roles, strict=True
+            )
         }
         (task_id,) = asyncio.run(_submit_one(server))
         wait_until("the task ran", lambda: made.runs.exists() and made.runs.stat().st_size, 5.0)

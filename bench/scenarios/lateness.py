@@ -13,13 +13,13 @@ from collections import Counter
 from typing import Any
 
 import redis
-
-from bench.handlers import PAD, read_runs
+from bench.handlers import read_runs
 from bench.measure import Meter, percentiles, us
 from bench.processes import NAMESPACE, SCHEDULER, WORKER, Stack, stack
 from bench.producer import producing
-from bench.scenarios.common import Job, audit_records, wait_until
+from bench.scenarios.common import PAD, Job, audit_records, wait_until
 from bench.servers import Server, running
+
 from tasksched.model import ids
 from tasksched.store.keys import ShardKeys
 

@@ -10,10 +10,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import uvloop
 from bench.floor.plain import Floor
 from bench.measure import Cost, Meter, median, us
 from bench.scenarios.common import HANDLER, PAYLOAD, Job, audit_records, spec_of
 from bench.servers import running
+
 from tasksched import clock
 from tasksched.model import ids
 from tasksched.model.outcome import Outcome
@@ -149,7 +151,7 @@ def run(job: Job) -> dict[str, Any]:
     with running(job.server, aof=job.aof or AOF) as server:
         meter = Meter(server)
         book = Book(meter)
-        lives = asyncio.run(_walk(job, server.url, book))
+        lives = uvloop.run(_walk(job, server.url, book))
         audit = audit_records(meter.client, "bench", lives.submitted, lives.grants)
         life, floor = book.table("life", STAGES), book.table("floor", STAGES)
         result = {

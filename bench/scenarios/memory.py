@@ -10,9 +10,9 @@ import random
 from typing import Any
 
 import redis
-
 from bench.scenarios.common import Job, spec_of
 from bench.servers import running
+
 from tasksched import clock
 from tasksched.model import ids
 from tasksched.store.connect import Gateway

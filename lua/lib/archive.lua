@@ -12,5 +12,5 @@ local function archive_attempt(key, id)
   end
   redis.call('RPUSH', shard .. ':attempts:' .. id, cjson.encode(entry))
   redis.call('LTRIM', shard .. ':attempts:' .. id, -ATTEMPTS_MAX, -1)
-  redis.call('HDEL', key, 'ended_ms', 'outcome', 'progress')
+  redis.call('HDEL', key, 'ended_ms', 'outcome', 'progress', 'error')
 end

@@ -14,9 +14,22 @@ local function unpark(stream)
   enter_backlog(stream)
 end
 
+-- A parked stream whose route lives comes back; one whose tasks are all gone (cancelled, edited) goes,
+-- tenant by tenant, or streams of versions that nobody serves any more would pile up.
 local function unpark_due(now)
   for _, stream in ipairs(redis.call('ZRANGE', PARKED, '-inf', now, 'BYSCORE', 'LIMIT', 0, RECHECK_MAX)) do
-    local route = string.match(stream, '([^:]+)$')
-    if is_live(route, now) then unpark(stream) else redis.call('ZADD', PARKED, now + RECHECK_MS, stream) end
+    local tenant = redis.call('ZRANGE', TURNS .. stream, 0, 0)[1]
+    local lane = tenant and lane_in(stream, tenant)
+    if is_live(string.match(stream, '([^:]+)$'), now) then
+      unpark(stream)
+    elseif not tenant then
+      redis.call('ZREM', PARKED, stream)
+      redis.call('HDEL', PARKED .. ':why', stream)
+    elseif redis.call('EXISTS', DUE .. lane.text) == 0 then
+      redis.call('ZREM', TURNS .. stream, tenant)
+      redis.call('SREM', shard .. ':index:' .. tenant, lane.text)
+    else
+      redis.call('ZADD', PARKED, now + RECHECK_MS, stream)
+    end
   end
 end

@@ -17,5 +17,7 @@ local function withdraw(task)
   else
     redis.call('ZREM', WATCH, task.id)
     ack(task.lane.stream, task.entry)
+    -- Its window has room again, and no take will say so.
+    if redis.call('SISMEMBER', FULL, task.lane.stream) == 1 then redis.call('SPUBLISH', WAKE, 'due 0') end
   end
 end

@@ -135,14 +135,14 @@ async def test_a_finished_task_refuses_verbs_with_its_state(stage: Stage):
 
 async def test_a_key_makes_one_task(stage: Stage):
     keyed = stage.charge.options(key="charge:inv_1 ü")
-    first = await keyed.submit("inv_1", 100)
-    second = await keyed.submit(invoice="inv_1", cents=100)
+    first = await keyed.submit(invoice="inv_1", cents=100)
+    second = await keyed.submit(cents=100, invoice="inv_1")
 
     assert (second.id, first.created, second.created) == (first.id, True, False)
     assert second.status == "PENDING"
     assert second.record is not None
     with pytest.raises(KeyReused):
-        await keyed.submit("inv_1", 101)
+        await keyed.submit(invoice="inv_1", cents=101)
 
 
 @pytest.mark.parametrize("task_id", ["nope", "", "0" * 23, "../../stats", "a?b"])

@@ -240,6 +240,12 @@ class Audit:
             if record["state"] == "RUNNING" and "ended_ms" in record:
                 yield f"S1 {task_id} runs but its attempt has ended"
 
+        for ref, members in self.group("open").items():
+            for task_id in members:
+                record = self.records.get(task_id, {})
+                if record.get("schedule") != ref or record["state"] in FINAL:
+                    yield f"S22 {task_id} stands as open in {ref}: {record}"
+
     # -- S19 ---------------------------------------------------------------------------------------
 
     def counters_are_recounts(self) -> Iterator[str]:
@@ -296,7 +302,7 @@ class Audit:
             if key not in exact and not key.startswith(tuple(prefixes)):
                 yield f"S23 {key} is no key of store/keys.py"
         for key, left_ms in self.ttl.items():
-            if left_ms < 0:
+            if left_ms == -1:
                 yield f"S23 {key} would stay for ever"
         for key in self.all:
             if not key.startswith("{") and not key.startswith(known_names()):

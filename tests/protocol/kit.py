@@ -25,6 +25,14 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 WORKER = "w1"
 
+# The scripts of recurring tasks, which have tests of their own.
+RECURRING = frozenset(
+    {
+        "fire", "owed", "pause_schedule", "put_schedule", "remove_schedule", "resume_schedule",
+        "trigger",
+    }
+)  # fmt: skip
+
 DONE = Outcome(kind="SUCCEEDED", result=b"\x01")
 BROKEN = Outcome(kind="FAILED", reason="not_retryable", error=error_info("ValueError", "no"))
 STOPPED = Outcome(kind="CANCELLED")

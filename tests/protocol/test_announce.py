@@ -74,6 +74,16 @@ async def test_it_says_how_many_streams_came_back(kit: Kit):
     assert {b"a:normal:refund", b"b:normal:refund"} == set(kit.plain.zrange(kit.keys.parked, 0, -1))
 
 
+async def test_a_route_that_died_long_ago_is_forgotten(kit: Kit):
+    await kit.announce("old", "queue:*", "route:charge@1", ttl_ms=1_000)
+    kit.leap(HOUR_MS)
+    await kit.announce("new", "queue:*", "route:charge@2")
+    assert {b"charge@1", b"charge@2"} == set(kit.plain.zrange(kit.keys.routes, 0, -1))
+    kit.leap(1_000)
+    await kit.announce("new", "queue:*", "route:charge@2")
+    assert [b"charge@2"] == kit.plain.zrange(kit.keys.routes, 0, -1)
+
+
 # ── enlist ───────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -121,6 +121,19 @@ async def test_the_reply_that_was_lost_is_given_again_also_with_if_match(kit: Ki
     assert ("requested", "SUCCESS") == (late.word, late.state)
 
 
+async def test_room_that_a_cancel_makes_in_a_full_window_wakes_the_dispatchers(valkey: Kit):
+    """No take would say so, when all that was dispatched is cancelled."""
+    await valkey.announce()
+    made = await valkey.submit_many(80)
+    await valkey.dispatch()
+    listener = valkey.plain.pubsub()
+    listener.ssubscribe(valkey.keys.wake)
+    listener.get_sharded_message(timeout=1)
+    await valkey.store.cancel(0, made[0], "default", None)
+    assert b"due 0" == listener.get_sharded_message(timeout=1)["data"]
+    listener.close()
+
+
 async def test_many_lanes_of_many_tenants_empty_without_a_trace(kit: Kit):
     await kit.announce()
     made = []

@@ -101,7 +101,7 @@ async def test_a_lane_far_in_the_future_holds_no_copy_and_no_lease(valkey: Kit):
     task_id = await valkey.submit(spec(delay_ms=2 * HOUR_MS, lease_ms=HOUR_MS))
     starts = []
     for _ in range(130):
-        await valkey.wait(60_000)
+        valkey.leap(60_000)
         await valkey.dispatch()
         starts += [(valkey.now_ms, grant.id) for grant in await valkey.take()]
         assert len(valkey.plain.zrange(valkey.keys.watch, 0, -1)) == len(starts)
@@ -348,9 +348,51 @@ async def test_parked_streams_are_looked_at_a_hundred_a_call(valkey: Kit):
     valkey.leap(15_000)
     before = commands(valkey)
     await valkey.dispatch()
-    assert commands(valkey) - before < 350
+    assert commands(valkey) - before < 550
     waiting = valkey.plain.zcount(valkey.keys.parked, "-inf", valkey.now_ms)
     assert 150 == waiting
+
+
+async def test_a_parked_stream_whose_tasks_are_gone_goes_too(kit: Kit):
+    """Else every version that was ever deployed would leave one behind."""
+    made = []
+    for tenant in ("a", "b"):
+        made.append((tenant, await kit.submit(spec("charge@1", tenant=tenant))))
+    await kit.dispatch()
+    for tenant, task_id in made:
+        await kit.store.cancel(0, task_id, tenant, None)
+    kit.leap(15_000)
+    for _ in range(3):
+        assert kit.now_ms == (await kit.dispatch()).again_ms or not kit.plain.exists(
+            kit.keys.parked
+        )
+    left = [key for key in kit.dump() if any(word in key for word in ("parked", "turns", "index"))]
+    assert [] == left
+
+
+async def test_one_that_has_another_tenant_stays_parked(kit: Kit):
+    gone = await kit.submit(spec("charge@1", tenant="a"))
+    stays = await kit.submit(spec("charge@1", tenant="b"))
+    await kit.dispatch()
+    await kit.store.cancel(0, gone, "a", None)
+    kit.leap(15_000)
+    for _ in range(3):
+        await kit.dispatch()
+    assert "PENDING" == kit.state(stays)
+    assert 1 == await kit.announce("new", "queue:*", "route:charge@1")
+    await kit.dispatch()
+    assert "QUEUED" == kit.state(stays)
+
+
+async def test_room_that_an_expiry_makes_is_used_by_the_same_call(kit: Kit):
+    await kit.announce()
+    kit.plain.hset(kit.keys.window, STREAM, 1)
+    first = await kit.submit(spec(expires_at_ms=kit.now_ms + 5))
+    second = await kit.submit()
+    await kit.dispatch()
+    kit.leap(5)
+    assert (1, 1) == (await kit.dispatch())[1::2][:2]
+    assert ("FAILED", "QUEUED") == (kit.state(first), kit.state(second))
 
 
 # ── expiry ───────────────────────────────────────────────────────────────────────────────────────

@@ -5,19 +5,19 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.protocol.kit import BROKEN, DAY_MS, DONE, LEASE_MS, Kit, lost, retry_in
+from tests.protocol.kit import BROKEN, DAY_MS, DONE, LEASE_MS, RECURRING, Kit, lost, retry_in
 
 from tasksched.store import scripts
 from tasksched.store.protocol import Beat, Edit, Store
 from tasksched.store.reads import Reads
+from tasksched.store.schedules import Schedules
 
 NAMES = scripts.names()
 FLAGS = {
-    "intake": {"submit", "edit", "redrive"},  # refused when memory is short
-    "reads": {"overdue", "page"},
+    # refused when memory is short
+    "intake": {"submit", "edit", "redrive", "put_schedule", "trigger"},
+    "reads": {"overdue", "page", "owed"},
 }
-# Scripts that another class calls than Store.
-ELSEWHERE = {"page": Reads}
 
 
 def body_of(name: str) -> str:
@@ -43,7 +43,7 @@ def test_every_script_says_what_it_is(name: str):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_script_has_a_method_of_its_name(name: str):
-    owner = ELSEWHERE.get(name, Store)
+    owner = {"page": Reads}.get(name, Schedules if name in RECURRING else Store)
     assert inspect.iscoroutinefunction(getattr(owner, name))
 
 

@@ -3,7 +3,18 @@
 from collections import Counter
 
 import pytest
-from tests.protocol.kit import BROKEN, DAY_MS, DONE, LEASE_MS, WORKER, Kit, lost, retry_in, spec
+from tests.protocol.kit import (
+    BROKEN,
+    DAY_MS,
+    DONE,
+    LEASE_MS,
+    STOPPED,
+    WORKER,
+    Kit,
+    lost,
+    retry_in,
+    spec,
+)
 
 from tasksched.store.connect import Unannounced
 
@@ -281,6 +292,24 @@ async def test_the_attempt_before_moves_to_the_log_when_the_next_starts(kit: Kit
     assert '"outcome":"FAILED"' in entry.decode()
     assert (2, 2) == (second.attempt, second.attempts)
     assert not {"outcome", "ended_ms"} & kit.record(task_id).keys()
+
+
+@pytest.mark.parametrize("end", ["done", "stop", "release"])
+async def test_the_error_of_an_attempt_is_not_that_of_the_next(kit: Kit, end: str):
+    task_id = await kit.task_in("RUNNING")
+    await kit.settle((task_id, kit.fence(task_id)), retry_in(0))
+    assert "later" in kit.record(task_id)["error"]  # shown while it waits for its retry
+    grant = await kit.start(task_id)
+    match end:
+        case "done":
+            await kit.settle(grant, DONE)
+        case "stop":
+            await kit.settle(grant, STOPPED)
+        case "release":
+            await kit.store.release(0, [(task_id, grant.fence)])
+    assert "error" not in kit.record(task_id)
+    (entry,) = kit.plain.lrange(kit.keys.attempts(task_id), 0, -1)
+    assert b"later" in entry
 
 
 async def test_a_happy_attempt_costs_no_key_of_its_own(kit: Kit):

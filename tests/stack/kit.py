@@ -234,7 +234,9 @@ class Stack:
         worker = self.start("worker", *argv, HANDLERS, **env)
         with redis.Redis.from_url(self.url, socket_timeout=PATIENCE_S) as plain:
             mine = f"-{worker.pid}-".encode()
-            until(lambda: any(mine in name for name in plain.zrange("ts:workers", 0, -1)), worker.name)
+            until(
+                lambda: any(mine in name for name in plain.zrange("ts:workers", 0, -1)), worker.name
+            )
         return worker
 
     def scheduler(self) -> Process:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.proxy import Proxy, Rule, When
-from tests.stack.kit import LEASE_S, Stack, handler, until
+from tests.stack.kit import HANDLERS, LEASE_S, Stack, handler, until
 
 from tasksched.store.scripts import script
 
@@ -74,40 +74,40 @@ def all_scripts(*, every: int) -> When:
 
 def test_a_create_whose_reply_was_lost_makes_one_task_and_answers_201(stack: Stack, between):
     line = between()
-    api, _ = stack.api(TASKSCHED_URL=line.url)
-    stack.scheduler()
-    stack.worker()
+    api, _ = stack.api("--scheduler", TASKSCHED_URL=line.url)
+    stack.start("worker", HANDLERS)
     rule = line.lose(calls_of("submit", every=2))
-    ids = [stack.submit(api, handler("work")) for _ in range(10)]
-    keyed = [
-        stack.submit(api, handler("work"), **{"Idempotency-Key": f"key-{n}"}) for n in range(10)
-    ]
-    assert rule.hits >= 10
-    assert len({*ids, *keyed}) == 20
+    ids = {stack.submit(api, handler("work")) for _ in range(10)}
+    assert (len(ids), rule.hits >= 5) == (10, True)
+    for n in range(10):
+        keyed = {"Idempotency-Key": f"key-{n}"}
+        answers = [api.call("POST", "/tasks", handler("work"), headers=keyed) for _ in range(2)]
+        # A first answer that was lost is given as a replay: the key knows no more than its task.
+        assert {answer.status for answer in answers} <= {200, 201}
+        (task_id,) = {answer.body["task_id"] for answer in answers}
+        stack.accepted.add(task_id)
     books = stack.audit()
     assert set(books.records) == stack.accepted
 
 
-@pytest.mark.parametrize("name", ["take", "settle", "heartbeat"])
-def test_a_worker_that_loses_every_second_reply_runs_each_task_once(stack: Stack, between, name):
+def test_a_worker_that_loses_every_second_reply_runs_each_task_once(stack: Stack, between):
+    """Of take, settle and heartbeat; the runs are longer than a lease."""
     line = between()
-    api, _ = stack.api("--scheduler")
-    stack.worker(TASKSCHED_URL=line.url)
+    api, _ = stack.up(TASKSCHED_URL=line.url)
     api.task(stack.submit(api, handler("work")), wait_s=10)
-    rule = line.lose(calls_of(name, every=2))
-    seconds = 1.2 * LEASE_S if name == "heartbeat" else 0.05
-    tasks = [stack.submit(api, handler("work", {"seconds": seconds})) for _ in range(20)]
+    rules = [line.lose(calls_of(name, every=2)) for name in ("take", "settle", "heartbeat")]
+    seconds = (0.05, 1.5 * LEASE_S)
+    tasks = [stack.submit(api, handler("work", {"seconds": s})) for s in seconds * 20]
     assert {api.task(each, wait_s=20)["status"] for each in tasks} == {"SUCCESS"}
-    assert rule.hits >= 2
+    assert min(rule.hits for rule in rules) >= 2
     stack.audit()
-    assert len(stack.seen()) == 21
+    assert len(stack.seen()) == 1 + len(tasks)
 
 
 def test_a_release_whose_reply_was_lost_hands_over_once(stack: Stack, between):
     line = between()
     stack.env["TASKSCHED_LEASE"] = "30s"
-    api, _ = stack.api("--scheduler")
-    first = stack.worker("--grace", "100ms", TASKSCHED_URL=line.url)
+    api, first = stack.up("--grace", "100ms", TASKSCHED_URL=line.url)
     tasks = [stack.submit(api, handler("work", {"seconds": 1.5})) for _ in range(4)]
     for task_id in tasks:
         stack.await_start(task_id)
@@ -172,8 +172,7 @@ def test_an_edit_and_a_cancel_whose_replies_were_lost_happen_once(stack: Stack, 
 def test_a_worker_is_not_disturbed_by_a_connection_that_goes_silent(stack: Stack, between):
     """Half-open: what is sent arrives nowhere, nobody is told; then everything arrives at once."""
     line = between()
-    api, _ = stack.api("--scheduler")
-    worker = stack.worker(TASKSCHED_URL=line.url)
+    api, worker = stack.up(TASKSCHED_URL=line.url)
     task_id = stack.submit(api, handler("work", {"seconds": 1}))
     stack.await_start(task_id)
     stack.harmed.add(worker.pid)

@@ -41,8 +41,8 @@ def whole(task: Any, log: Sequence[Any] | None = None) -> Any:
 
     if log is None:
         return render.whole_view(task)
-    items = msgspec.json.decode(render.attempts(list(log)))["items"]
-    return {**msgspec.to_builtins(render.whole_view(task)), "log": items}
+    view = msgspec.json.decode(render.encode(render.whole_view(task)))
+    return {**view, "log": msgspec.json.decode(render.attempts(list(log)))["items"]}
 
 
 def brief(task: Any) -> Any:

@@ -14,6 +14,7 @@ from tasksched.cli.session import ask, duration_ms, read_text
 from tasksched.cli.tasks import await_outcome
 from tasksched.errors import Invalid
 
+METHODS = click.Choice(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"], case_sensitive=False)
 PRIORITIES = click.Choice(["critical", "high", "normal", "low"])
 
 
@@ -33,8 +34,8 @@ PRIORITIES = click.Choice(["critical", "high", "normal", "low"])
 @click.option("--max-attempts", type=int, metavar="N", help="At most so many starts (default: 5).")
 @click.option("--version", "handler_version", metavar="NAME", help="Version of the handler.")
 @click.option("--payload", metavar="JSON|@FILE|-", help="The payload itself, instead of ARGS.")
-@click.option("--http", "url", metavar="URL", help="Call this URL instead of a handler.")
-@click.option("--method", default="POST", show_default=True, help="With --http.")
+@click.option("--http", "request_url", metavar="URL", help="Call this URL instead of a handler.")
+@click.option("--method", type=METHODS, default="POST", show_default=True, help="With --http.")
 @click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="With --http.")
 @click.option("--wait", metavar="DURATION", help="Wait so long for the outcome, and exit with it.")
 @shared
@@ -48,9 +49,9 @@ def submit(handler: str | None, args: tuple[str, ...], wait: str | None, **optio
     tasksched submit hello name=world --delay 10s
     tasksched submit --http https://example.com/hook --payload '{"n": 1}'
     """  # noqa: D301 - a backslash b is click's mark for lines to be kept
-    if (handler is None) == (options["url"] is None):
+    if (handler is None) == (options["request_url"] is None):
         raise click.UsageError("Name a HANDLER, or a URL with --http.")
-    if options["url"] is not None and args:
+    if options["request_url"] is not None and args:
         raise click.UsageError("ARGS are for handlers; give --payload.")
     wait_ms = duration_ms(wait, "/wait")
 
@@ -76,7 +77,7 @@ def submit(handler: str | None, args: tuple[str, ...], wait: str | None, **optio
 def _spec(handler: str | None, args: Sequence[str], tenant: str, options: dict[str, Any]) -> Any:
     from tasksched.client.options import expires_ms, parsed
     from tasksched.model.retry import Retry
-    from tasksched.model.task import HTTP_TIMEOUT_MS, TaskSpec
+    from tasksched.model.task import TaskSpec
 
     names = ("at", "key", "queue", "priority", "tags", "expires")
     chosen = {name: options[name] for name in names if options[name]}
@@ -90,8 +91,6 @@ def _spec(handler: str | None, args: Sequence[str], tenant: str, options: dict[s
         raise Invalid("give --at or --delay, not both", "/delay")
     if options["max_attempts"] is not None:
         fields["retry"] = Retry(options["max_attempts"])
-    if options["url"] is not None and fields["timeout_ms"] is None:
-        fields["timeout_ms"] = HTTP_TIMEOUT_MS
     if options["payload"] is not None:
         if args:
             raise Invalid("give ARGS or --payload, not both", "/payload")
@@ -107,6 +106,7 @@ def _spec(handler: str | None, args: Sequence[str], tenant: str, options: dict[s
 
 
 def _target(handler: str | None, options: dict[str, Any]) -> Any:
+    from tasksched.model.http_rules import check_headers, check_url
     from tasksched.model.names import check_handler_name, check_name
     from tasksched.model.task import HandlerTarget, HttpTarget
 
@@ -115,6 +115,10 @@ def _target(handler: str | None, options: dict[str, Any]) -> Any:
         if version is not None:
             check_name(version, "/target/version")
         return HandlerTarget(check_handler_name(handler, "/target/name"), version)
-    pairs = [header.partition(":") for header in options["headers"]]
-    headers = tuple((name.strip(), value.strip()) for name, _, value in pairs)
-    return HttpTarget(options["url"], options["method"].upper(), headers)
+    given = [header.partition(":") for header in options["headers"]]
+    pairs = [(name.strip(), value.strip()) for name, _, value in given]
+    return HttpTarget(
+        check_url(options["request_url"], "/target/url"),
+        options["method"],
+        check_headers(pairs, "/target/headers"),
+    )

@@ -8,7 +8,7 @@ ten times. We do replay, knowingly: every script of ours may be run again after 
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import hiredis
@@ -29,6 +29,8 @@ COMMAND_TIMEOUT_S = 5.0
 CONNECTIONS_MAX = 64
 PATIENCE_MS = 10_000
 RETRY_AFTER_MS = 1_000
+HERE = "the server of this connection"
+NAMING_MAX = 16  # arguments of a command that names the server; longer ones are not searched
 
 # Replies that mean "this server cannot serve now"; each is refused before anything ran.
 _OUTAGE = (
@@ -49,21 +51,20 @@ class Gateway:
     def __init__(self, client: Any) -> None:
         # Any: the library leaves execute_command and friends untyped.
         self.redis: Any = client
-        self.server = ""
+        self.server: str = HERE  # a test may name another one
         self.replays = 0
 
     @classmethod
     def open(cls, url: str, *, connections: int = CONNECTIONS_MAX) -> "Gateway":
         """A gateway to ``url`` (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``)."""
-        made: list[Gateway] = []
 
         async def greet(connection: Connection) -> None:
             """Every new connection says which server it reached: a failover is a new run id."""
-            # redis-py would encode 1,600 arguments of a batch one by one, in Python.
-            connection.pack_command = _pack  # type: ignore[method-assign]
+            connection.pack_command = _packer("")  # type: ignore[method-assign]
             await connection.on_connect()
             await connection.send_command("INFO", "server")
-            made[0].server = _run_id(await connection.read_response())
+            run_id = _run_id(await connection.read_response())
+            connection.pack_command = _packer(run_id)  # type: ignore[method-assign]
 
         options: dict[str, Any] = {
             "protocol": 2,
@@ -73,8 +74,7 @@ class Gateway:
             "max_connections": connections,
             "redis_connect_func": greet,
         }
-        made.append(cls(_client(url, options)))
-        return made[0]
+        return cls(_client(url, options))
 
     async def run(
         self,
@@ -132,8 +132,19 @@ class Gateway:
         await self.redis.aclose()
 
 
-def _pack(*args: Any) -> list[bytes]:
-    return [hiredis.pack_command(args)]
+def _packer(run_id: str) -> Callable[..., list[bytes]]:
+    """Commands as bytes, with the server that this connection reached where one is to be named.
+
+    Only the connection knows: what the last reply came from may be dead when the command is sent.
+    redis-py itself would encode 1,600 arguments of a batch one by one, in Python.
+    """
+
+    def pack(*args: Any) -> list[bytes]:
+        if len(args) < NAMING_MAX and any(arg is HERE for arg in args):
+            args = tuple(run_id if arg is HERE else arg for arg in args)
+        return [hiredis.pack_command(args)]
+
+    return pack
 
 
 def meaning(error: RedisError) -> TaskschedError:

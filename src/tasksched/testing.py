@@ -1,0 +1,265 @@
+"""testing: the whole product on a fake clock, in one process, without sleeping.
+
+::
+
+    async with harness(app, start="2026-03-28T12:00:00Z") as h:
+        await charge.options(delay="3d").submit("inv_1", 100)
+        await h.advance("3d")
+        assert h.runs(charge)[0].outcome == "SUCCEEDED"
+
+The real scripts run on a real server (an embedded one, or ``url``), in a namespace of their own that
+is gone afterwards; time is an argument of every script, so ``advance`` jumps from event to event
+in the order of time. Handlers are called for real, one after the other; what they await for
+themselves takes real time. Deliberately not here: other processes, and HTTP targets unless ``http``
+says how to answer them.
+"""
+
+import atexit
+import random
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tasksched import embedded
+from tasksched.client.app import App
+from tasksched.client.direct import Direct
+from tasksched.commands.session import Session, open_session
+from tasksched.errors import TaskschedError
+from tasksched.model import codec
+from tasksched.model.durations import Duration, parse_duration
+from tasksched.model.instants import Instant, format_instant, parse_instant
+from tasksched.model.outcome import Outcome
+from tasksched.model.states import OutcomeName
+from tasksched.model.task import ErrorInfo
+from tasksched.runtime.context import Run
+from tasksched.runtime.executor import Executor, HttpCall
+from tasksched.runtime.reaper import reap_overdue
+from tasksched.runtime.threads import Threads
+from tasksched.runtime.ticker import fire_owed
+from tasksched.settings import Settings
+from tasksched.store.protocol import Grant, Store
+from tasksched.store.schedules import Schedules
+
+START = "2026-01-01T00:00:00Z"
+SHARDS = 2
+SLOTS = 100
+FOR_EVER_MS = 400 * 365 * 24 * 3_600_000
+ROUNDS_MAX = 100_000
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt that the harness saw start. ``outcome`` LOST: its worker was killed."""
+
+    task_id: str
+    handler: str
+    attempt: int
+    started_at: str
+    started_ms: int
+    due_ms: int
+    outcome: OutcomeName
+    result: Any = None
+    error: ErrorInfo | None = None
+
+
+class Harness:
+    """The clock, the scheduler and the worker of one test."""
+
+    def __init__(self, session: Session, app: App, http: HttpCall | None) -> None:
+        self._session = session
+        self._store: Store = session.store
+        self._schedules = Schedules(session.store)
+        self._executor = Executor(app.registry, Threads(SLOTS), http=http)
+        self._executor.rng = random.Random(0).random
+        self._routes = [*app.registry.routes, *(["http"] if http else [])]
+        self._calls = 0
+        self._worker = ""
+        self._records: list[RunRecord] = []
+
+    @property
+    def now_ms(self) -> int:
+        """The time of the harness, ms since the epoch."""
+        return self._store.now_ms
+
+    @property
+    def now(self) -> str:
+        """The time of the harness, RFC 3339."""
+        return format_instant(self.now_ms)
+
+    async def advance(self, duration: Duration) -> None:
+        """Lets so much time pass; everything that comes due on the way happens, in order."""
+        await self._until(self.now_ms + parse_duration(duration, "/duration"))
+
+    async def advance_to(self, instant: Instant) -> None:
+        """As ``advance``, to an instant that is not past."""
+        await self._until(max(parse_instant(instant, "/instant"), self.now_ms))
+
+    def runs(self, handler: Any = None) -> list[RunRecord]:
+        """The attempts so far, in the order of their starts: all, or those of one handler."""
+        if handler is None:
+            return list(self._records)
+        name = handler if isinstance(handler, str) else handler.name
+        return [record for record in self._records if record.handler == name]
+
+    async def kill_worker(self) -> None:
+        """The worker starts what is due now and dies; another one takes its place.
+
+        What it had started is lost: found when the lease ends, and tried again as the policy says.
+        """
+        await self._schedule_all()
+        for _, grant in await self._take_all():
+            self._note(grant, Outcome(kind="LOST"))
+        await self.start()
+
+    async def start(self) -> None:
+        """A new worker announces itself."""
+        self._worker = f"harness-{secrets.token_hex(4)}"
+        serves = [*(f"route:{route}" for route in self._routes), "queue:*"]
+        for shard in range(self._store.shards):
+            await self._store.announce(shard, self._worker, FOR_EVER_MS, serves)
+
+    # -- time -----------------------------------------------------------------------------------
+
+    async def _until(self, target_ms: int) -> None:
+        for _ in range(ROUNDS_MAX):
+            next_ms = await self._settle_now()
+            if next_ms is None or next_ms > target_ms:
+                break
+            await self._set(next_ms)
+        else:
+            raise TaskschedError(f"{ROUNDS_MAX} events and no end before {target_ms}")
+        await self._set(target_ms)
+        await self._settle_now()
+
+    async def _set(self, now_ms: int) -> None:
+        """Time passes as if schedulers had looked all along: a jump is no outage."""
+        self._store.now_ms = now_ms
+        await self._store.gateway.pipeline(
+            [("HSET", keys.clock, "seen_ms", now_ms) for keys in self._store.keys]
+        )
+
+    async def _settle_now(self) -> int | None:
+        """Everything that is due happens; returns when the next thing will, if anything is planned."""
+        while True:
+            next_ms = await self._schedule_all()
+            grants = await self._take_all()
+            if not grants:
+                return next_ms
+            for shard, grant in sorted(grants, key=lambda pair: pair[1].due_ms):
+                await self._run(shard, grant)
+
+    async def _schedule_all(self) -> int | None:
+        """What schedulers do now, on every shard, until there is nothing left to do."""
+        planned: list[int] = []
+        for shard in range(self._store.shards):
+            while (await fire_owed(self._schedules, shard))[0]:
+                pass
+            await reap_overdue(self._store, shard)
+            done = await self._store.dispatch(shard)
+            while done.moved:
+                done = await self._store.dispatch(shard)
+            planned += [done.again_ms, done.watch_ms, done.owed_ms]
+        return min((at_ms for at_ms in planned if at_ms > self.now_ms), default=None)
+
+    # -- work -----------------------------------------------------------------------------------
+
+    async def _take_all(self) -> list[tuple[int, Grant]]:
+        found: list[tuple[int, Grant]] = []
+        for shard in range(self._store.shards):
+            self._calls += 1
+            _, _, grants = await self._store.take(
+                shard,
+                self._worker,
+                call=self._calls,
+                slots=SLOTS,
+                lease_ms=self._session.settings.lease_ms,
+            )
+            found += [(shard, grant) for grant in grants]
+        return found
+
+    async def _run(self, shard: int, grant: Grant) -> None:
+        lease_ms = grant.lease_ms or self._session.settings.lease_ms
+        outcome = await self._executor.run(Run(grant, shard, lease_ms, 0.0))
+        if outcome.kind == "RELEASED":
+            await self._store.release(shard, [(grant.id, grant.fence)])
+        else:
+            await self._store.settle(shard, [(grant.id, grant.fence, outcome)])
+        self._note(grant, outcome)
+
+    def _note(self, grant: Grant, outcome: Outcome) -> None:
+        self._records.append(
+            RunRecord(
+                task_id=grant.id,
+                handler=grant.route.partition("@")[0],
+                attempt=grant.attempt,
+                started_at=format_instant(grant.started_ms),
+                started_ms=grant.started_ms,
+                due_ms=grant.due_ms,
+                outcome=outcome.kind,
+                result=codec.decode(outcome.result) if outcome.result else None,
+                error=outcome.error,
+            )
+        )
+
+
+@asynccontextmanager
+async def harness(
+    app: App,
+    *,
+    start: Instant = START,
+    url: str | None = None,
+    http: HttpCall | None = None,
+    shards: int = SHARDS,
+) -> AsyncIterator[Harness]:
+    """A harness for the handlers of ``app``; meanwhile the app's requests go to it.
+
+    ``url``: a real server to use instead of the embedded one; only its own namespace is touched.
+    ``http``: answers HTTP targets with an encoded result, or a Failure.
+    """
+    namespace = f"harness-{secrets.token_hex(6)}"
+    settings = Settings(url=url or _server_url(), namespace=namespace, shards=shards)
+    session = await open_session(settings)
+    session.store.now_ms = parse_instant(start, "/start")
+    made = Harness(session, app, http)
+    try:
+        await made.start()
+        with app.using(Direct(session)):
+            yield made
+    finally:
+        await _forget(session)
+        await session.close()
+
+
+@cache
+def _server_url() -> str:
+    """One embedded server for all harnesses of this process; it ends with the process."""
+    directory = Path(tempfile.mkdtemp(prefix="tasksched-"))
+    server = embedded.start(directory)
+
+    def end() -> None:
+        server.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(end)
+    return server.url
+
+
+async def _forget(session: Session) -> None:
+    """Removes every key of the harness's namespace."""
+    namespace = session.store.namespace
+    for pattern in (f"{{{namespace}:*", f"{namespace}:*"):
+        cursor = b"0"
+        while True:
+            cursor, keys = await session.gateway.command(
+                "SCAN", cursor, "MATCH", pattern, "COUNT", 1000
+            )
+            if keys:
+                await session.gateway.command("UNLINK", *keys)
+            if int(cursor) == 0:
+                break

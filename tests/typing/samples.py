@@ -1,0 +1,75 @@
+"""What type checkers must accept, and reject. A line that ends with ``# wrong`` has an error.
+
+Nothing here is run: ``test_typing.py`` has it checked and compares the lines.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import assert_type
+
+from tasksched import App, Ctx, Discard, Retry, RetryLater, Submitter, Task, TaskFailed
+
+app = App()
+
+
+@app.task(retry=Retry(max_attempts=5, initial="1s", max="5m", never=(ValueError,)), timeout="30s")
+async def charge(ctx: Ctx, invoice: str, cents: int = 1) -> str:
+    await ctx.heartbeat(0.5, "calling the bank")
+    if cents == 0:
+        raise Discard("nothing to charge")
+    if cents < 0:
+        raise RetryLater("30s", reason="bank busy")
+    return f"{invoice} {cents}"
+
+
+@app.task
+async def notify(address: str, *, subject: str) -> None: ...
+
+
+@app.task
+def resize(ctx: Ctx, path: str) -> int:
+    return len(path) + ctx.attempt
+
+
+@app.task(queue="cpu")
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+async def accepted(ctx: Ctx) -> None:
+    assert_type(await charge.submit("inv_1", cents=100), Task[str])
+    assert_type(await charge(ctx, "inv_1", 100), str)
+    assert_type(await (await charge.submit("inv_1")).result("30s"), str)
+    assert_type(await notify("a@b.c", subject="hi"), None)
+    assert_type(resize(ctx, "/a.png"), int)
+    assert_type(resize.submit_sync("/a.png"), Task[int])
+    assert_type(add(1, 2), int)
+    assert_type(await add.options(delay=timedelta(minutes=5)).submit(1, b=2), Task[int])
+    chosen: Submitter[[int, int], int] = add.options(
+        at=datetime(2026, 12, 24, 18, tzinfo=UTC), key="k", tags=["q4"], priority="high"
+    )
+    assert_type(await app.submit_many(chosen.call(n, 1) for n in range(10)), list[Task[int]])
+    assert_type(app.submit_many_sync([add.call(1, 2)]), list[Task[int]])
+    await app.submit("billing.charge", "inv_1", 100, key="charge:inv_1")
+    async for task in app.find(status="FAILED", handler="billing.*"):
+        try:
+            print(await task.result(1), task.created)
+        except TaskFailed as failed:
+            print(failed.error, failed.record.attempts)
+
+
+async def rejected(ctx: Ctx) -> None:
+    await charge.submit(1)  # wrong
+    await charge.submit("inv_1", euros=1)  # wrong
+    await charge.submit(ctx, "inv_1")  # wrong
+    await charge("inv_1", 100)  # wrong
+    await notify.submit("a@b.c")  # wrong
+    resize.submit_sync()  # wrong
+    resize("/a.png")  # wrong
+    add("1", 2)  # wrong
+    add.options(delay="1h").call(1)  # wrong
+    add.options(prio="high")  # wrong
+    add.options(priority="urgent")  # wrong
+    await add.submit(1, 2, delay="1h")  # wrong
+    number: str = await (await add.submit(1, 2)).result()  # wrong
+    app.task(lease=None, colour="red")  # wrong
+    print(number)
