@@ -3,6 +3,7 @@
 --
 -- KEYS  clock     hash   of the shard
 -- ARGV  now_ms    int    0 = ask the server
+--       tzdata    str    release of the zone data that the plans were made with
 -- ROWS  ref       str    tenant:id
 --       version   int    of the definition the plan was made from
 --       expected  int    the stored next_ms the plan was made from
@@ -20,43 +21,63 @@
 -- @include lib/occurrence
 -- @include lib/verdict
 -- @include lib/waiting
+-- @include lib/head
+local CATCHUP_MAX, CANCEL_MAX = 1000, 100
+local OUTCOMES = { missed = true, coalesced = true, catch_up_dropped = true }
 local now, seen = read_clock(now_ms)
 local reply, firing = {}, {}
 
+-- Each reads a list of words; nil where one of them is none of its kind.
 local function runs_of(text)
   local found = {}
-  for nominal, due, missed in string.gmatch(text, '(%-?%d+):(%-?%d+):(%d+)') do
+  for word in string.gmatch(text, '%S+') do
+    local nominal, due, missed = string.match(word, '^(%-?%d+):(%-?%d+):(%d+)$')
+    if not nominal then return nil end
     found[#found + 1] = { what = nominal, nominal_ms = tonumber(nominal), due_ms = tonumber(due), missed = tonumber(missed) }
+  end
+  return found
+end
+
+local function skips_of(text)
+  local found = {}
+  for word in string.gmatch(text, '%S+') do
+    local outcome, first, last, count, exact = string.match(word, '^([%a_]+):(%-?%d+):(%-?%d+):(%d+):([01])$')
+    if not OUTCOMES[outcome] then return nil end
+    found[#found + 1] = { outcome = outcome, first_ms = tonumber(first), last_ms = tonumber(last),
+      count = tonumber(count), note = exact == '1' and '' or '+' }
   end
   return found
 end
 
 for at = 1, rows do
   local ref, version, expected, next_ms, settled, runs, skipped = row(at)
+  local one = { next_ms = next_ms, settled = settled, runs = runs_of(runs), skipped = skips_of(skipped) }
+  local refused = not one.runs and 'runs' or not one.skipped and 'skipped' or settled < expected and 'settled'
+    or next_ms and next_ms <= settled and 'next_ms'
+  if refused then return redis.error_reply('BADARG row ' .. at .. ': ' .. refused) end
   local schedule = read_schedule(ref)
   local current = schedule and schedule.status == 'ACTIVE' and tonumber(schedule.version) == version
     and tonumber(schedule.next_ms) == expected and not schedule.taken
   if current and expected <= now then
     schedule.taken = true
+    one.schedule = schedule
+    firing[#firing + 1] = one
     reply[at] = 'fired'
-    firing[#firing + 1] = { schedule = schedule, next_ms = next_ms, settled = settled, runs = runs_of(runs), skipped = skipped }
   else
     reply[at] = 'stale'
   end
 end
 
--- The earlier runs of the schedule are asked to stop; true if none is left.
+-- The earlier runs of the schedule are asked to stop, except one that is caught up with.
 local function cancel_open(schedule)
-  for _, id in ipairs(redis.call('SRANDMEMBER', OPEN .. schedule.ref, 100)) do
-    local task = read_waiting(id)
-    if task and (task.state == 'PENDING' or task.state == 'QUEUED') then
-      withdraw(task)
-      move(task, 'CANCELLED', 'finished_ms', now, 'cancel_requested', '1')
-      conclude(task, now)
-    elseif task and task.state == 'RUNNING' then
-      redis.call('HSET', task.key, 'cancel_requested', '1', 'version', task.version + 1)
+  for _, id in ipairs(redis.call('SRANDMEMBER', OPEN .. schedule.ref, CANCEL_MAX)) do
+    local task = id ~= schedule.catching and read_waiting(id)
+    if task and task.state == 'RUNNING' then
+      if redis.call('HGET', task.key, 'cancel_requested') ~= '1' then
+        redis.call('HSET', task.key, 'cancel_requested', '1', 'version', task.version + 1)
+      end
       redis.call('SPUBLISH', WAKE, 'cancel ' .. id)
-    else
+    elseif task and not call_off(task, now) then
       redis.call('SREM', OPEN .. schedule.ref, id)
     end
   end
@@ -68,18 +89,10 @@ end
 
 local function fire_one(schedule, run)
   local overlap = schedule.overlap or 'skip'
-  if schedule.kind == 'delay' then
-    run.what = 'n' .. ((tonumber(schedule.number) or 0) + 1)
-    keep_schedule(schedule, 'number', (tonumber(schedule.number) or 0) + 1)
-    keep_schedule(schedule, 'head', occurrence_id(schedule, run.what))
-    return fire_run(schedule, run, now)
-  end
-  if overlap == 'allow' or redis.call('SCARD', OPEN .. schedule.ref) == 0 then return fire_run(schedule, run, now) end
-  if overlap == 'cancel' then
-    if schedule.held then
-      local nominal_ms = tonumber(string.match(schedule.held, '^%d+'))
-      ledger(schedule, 'skipped_overlap', nominal_ms, nominal_ms, 1, '')
-    end
+  if overlap == 'allow' or not is_busy(schedule) then
+    fire_run(schedule, run, now)
+  elseif overlap == 'cancel' then
+    drop_held(schedule)
     hold(schedule, run)
     cancel_open(schedule)
     fire_held(schedule, now)
@@ -90,31 +103,46 @@ local function fire_one(schedule, run)
   end
 end
 
+-- What was missed joins the list; of a list that grows faster than it is run the oldest are dropped.
 local function fire_catchup(schedule, runs)
-  for _, run in ipairs(runs) do redis.call('RPUSH', CATCHUP .. schedule.ref, run.what) end
+  local nominals = {}
+  for at, run in ipairs(runs) do nominals[at] = run.what end
+  local excess = redis.call('RPUSH', CATCHUP .. schedule.ref, unpack(nominals)) - CATCHUP_MAX
+  if excess > 0 then
+    local dropped = redis.call('LPOP', CATCHUP .. schedule.ref, excess)
+    ledger(schedule, 'catch_up_dropped', tonumber(dropped[1]), tonumber(dropped[#dropped]), #dropped, '')
+  end
   if not schedule.catching then follow_catchup(schedule, now) end
 end
 
-local function left_of(schedule, runs)
-  if not schedule.max_runs then return runs end
-  local left = tonumber(schedule.max_runs) - (tonumber(schedule.runs) or 0) - redis.call('LLEN', CATCHUP .. schedule.ref)
+-- With max_runs the rule is over as soon as it has decided on its last run.
+local function fire_rule(schedule, one)
   local kept = {}
-  for n = 1, math.min(left, #runs) do kept[n] = runs[n] end
-  return kept
+  local left = schedule.max_runs and tonumber(schedule.max_runs) - allotted(schedule) or #one.runs
+  for at = 1, math.min(left, #one.runs) do kept[at] = one.runs[at] end
+  next_at(schedule, one.next_ms)
+  if #kept > 1 then fire_catchup(schedule, kept) elseif #kept == 1 then fire_one(schedule, kept[1]) end
+  if is_exhausted(schedule) then next_at(schedule, nil) end
+  end_if_over(schedule)
+end
+
+-- The first of a chain, or the first after a block; a head that was redriven meanwhile makes it instead.
+local function fire_chain(schedule, one)
+  next_at(schedule, nil)
+  if is_chained(schedule) then return end
+  if is_exhausted(schedule) or not one.runs[1] then return end_schedule(schedule) end
+  fire_head(schedule, one.runs[1], now)
 end
 
 keep_clock(now, seen)
 for _, one in ipairs(firing) do
   local schedule = one.schedule
-  for outcome, first, last, count, exact in string.gmatch(one.skipped, '(%S+):(%-?%d+):(%-?%d+):(%d+):(%d)') do
-    ledger(schedule, outcome, tonumber(first), tonumber(last), tonumber(count), exact == '1' and '' or '+')
+  for _, skip in ipairs(one.skipped) do
+    ledger(schedule, skip.outcome, skip.first_ms, skip.last_ms, skip.count, skip.note)
   end
   keep_schedule(schedule, 'last_ms', one.settled)
-  next_at(schedule, schedule.kind ~= 'delay' and one.next_ms or nil)
-  local runs = left_of(schedule, one.runs)
-  if #runs > 1 then fire_catchup(schedule, runs) elseif #runs == 1 then fire_one(schedule, runs[1]) end
-  local chained = schedule.kind == 'delay' and schedule.head
-  if not one.next_ms and not chained and schedule.status == 'ACTIVE' then end_schedule(schedule) end
+  if schedule.tzdata then keep_schedule(schedule, 'tzdata', tzdata) end
+  if schedule.kind == 'delay' then fire_chain(schedule, one) else fire_rule(schedule, one) end
 end
 schedule_flush()
 due_flush()

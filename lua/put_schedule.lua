@@ -23,6 +23,7 @@
 --       lease_ms     opt
 --       next_ms      opt    first nominal time owed; empty = none
 --       fingerprint  str    of the normalised definition
+--       tzdata       str    release of the zone data that next_ms depends on; empty = on none
 -- REPLY word, status, version: 'created', 'replaced', 'same' (nothing to change), 'exists',
 --       'missing', 'version', 'owed' (fire first, then ask again)
 -- COST  O(log schedules)
@@ -40,14 +41,21 @@ local now, seen = read_clock(now_ms)
 local schedule = read_schedule(ref)
 local to_lane = lane_of(lane)
 if not to_lane or not string.match(ref, '^[^:]+:[^:]+$') then return redis.error_reply('BADARG lane or ref') end
+if kind == 'delay' and not delay_ms then return redis.error_reply('BADARG delay_ms') end
 if math.abs(created_ms - now) > 60000 then return redis.error_reply('BADARG created_ms') end
+if op == '' then return redis.error_reply('BADARG op') end
 local function answer(word) return { word, schedule.status, tonumber(schedule.version) } end
-if schedule and op == schedule.op then return answer('same') end
-if schedule and redis.call('HGET', schedule.key, 'fingerprint') == fingerprint then return answer('same') end
+local stored = schedule and redis.call('HMGET', schedule.key, 'fingerprint', 'rule') or {}
+if schedule and answered(schedule, op) then return answer(answered(schedule, op)) end
+if schedule and stored[1] == fingerprint then return answer('same') end
 if schedule and not expected then return answer('exists') end
 if not schedule and expected then return { 'missing', '', 0 } end
 if schedule and expected ~= tonumber(schedule.version) then return answer('version') end
-if schedule and is_owed(schedule, now) then return answer('owed') end
+local rekeyed = schedule and schedule.kind ~= kind
+local chained = schedule and not rekeyed and is_chained(schedule)
+-- What came due since next_ms was computed is owed under the old definition, not under the new one.
+local late = schedule and schedule.status ~= 'PAUSED' and not chained and next_ms and next_ms <= now
+if schedule and (late or is_owed(schedule, now)) then return answer('owed') end
 
 keep_clock(now, seen)
 local word = schedule and 'replaced' or 'created'
@@ -58,52 +66,68 @@ if not schedule then
   keep_schedule(schedule, 'created_ms', created_ms)
   keep_schedule(schedule, 'status', 'ACTIVE')
 end
-local rekeyed = schedule.kind and schedule.kind ~= kind
+
+-- A chain that becomes a rule, or the other way round, begins anew: what the old one had decided on
+-- and not begun gets no run.
+local function begin_anew()
+  local head = waiting_head(schedule)
+  keep_schedule(schedule, 'head', nil)
+  keep_schedule(schedule, 'held_next_ms', nil)
+  if head then call_off(head, now) end
+  drop_held(schedule)
+  local left = redis.call('LRANGE', CATCHUP .. ref, 0, -1)
+  if #left > 0 then
+    ledger(schedule, 'catch_up_dropped', tonumber(left[1]), tonumber(left[#left]), #left, '')
+    redis.call('DEL', CATCHUP .. ref)
+  end
+  if schedule.status == 'BLOCKED' then turn(schedule, 'ACTIVE') end
+end
+if rekeyed then begin_anew() end
+if overlap ~= 'queue' and overlap ~= 'cancel' then drop_held(schedule) end
+
 keep_schedule(schedule, 'version', (tonumber(schedule.version) or 0) + 1)
 keep_schedule(schedule, 'updated_ms', now)
+remember(schedule, op, word)
 local body = #payload > INLINE_MAX + 1
 local fields = {
-  op = op, kind = kind, rule = rule, policy = policy, lane = lane, fingerprint = fingerprint,
+  kind = kind, rule = rule, policy = policy ~= '' and policy, lane = lane, fingerprint = fingerprint,
   overlap = overlap ~= '' and overlap ~= 'skip' and overlap, after = after == 'success' and after,
   owner = owner ~= '' and owner, options = options ~= '' and options, delay_ms = delay_ms, jitter_ms = jitter_ms,
-  ['end_ms'] = end_ms, max_runs = max_runs, lease_ms = lease_ms,
+  ['end_ms'] = end_ms, max_runs = max_runs, lease_ms = lease_ms, tzdata = tzdata ~= '' and tzdata,
   payload = not body and payload ~= '' and string.sub(payload, 2), body = body and #payload - 1,
 }
-for _, field in ipairs({ 'op', 'kind', 'rule', 'policy', 'lane', 'fingerprint', 'overlap', 'after', 'owner', 'options',
-  'delay_ms', 'jitter_ms', 'end_ms', 'max_runs', 'lease_ms', 'payload', 'body' }) do
+for _, field in ipairs({ 'kind', 'rule', 'policy', 'lane', 'fingerprint', 'overlap', 'after', 'owner', 'options',
+  'delay_ms', 'jitter_ms', 'end_ms', 'max_runs', 'lease_ms', 'tzdata', 'payload', 'body' }) do
   keep_schedule(schedule, field, fields[field] or nil)
 end
 if body then redis.call('SET', schedule.key .. ':body', string.sub(payload, 2)) else redis.call('DEL', schedule.key .. ':body') end
 
--- A waiting head of a chain follows the template; a chain that became a rule, or the other way
--- round, begins anew; what was kept waiting by another policy is let go.
-local head = waiting_head(schedule)
-if rekeyed then
-  keep_schedule(schedule, 'head', nil)
-  keep_schedule(schedule, 'held', nil)
-elseif head then
+-- A waiting head of a chain follows the template.
+local function rewrite(head)
   put_head(head, head.due_ms, to_lane, 'schedule_version', schedule.version)
   redis.call('HDEL', head.key, 'payload', 'options', 'lease_ms', 'body')
   for _, field in ipairs({ 'payload', 'options', 'lease_ms', 'body' }) do
     if schedule[field] then redis.call('HSET', head.key, field, schedule[field]) end
   end
-  if body then redis.call('COPY', schedule.key .. ':body', BODY .. head.id, 'REPLACE') end
+  if body then redis.call('COPY', schedule.key .. ':body', BODY .. head.id, 'REPLACE') else redis.call('DEL', BODY .. head.id) end
 end
-if overlap ~= 'queue' and overlap ~= 'cancel' then keep_schedule(schedule, 'held', nil) end
+local head = waiting_head(schedule)
+if head then rewrite(head) end
 
-local ended = schedule.status == 'ENDED' or (schedule.max_runs and (tonumber(schedule.runs) or 0) >= tonumber(schedule.max_runs))
-local chained = kind == 'delay' and schedule.head and redis.call('SISMEMBER', OPEN .. ref, schedule.head) == 1
-if schedule.max_runs and (tonumber(schedule.runs) or 0) >= tonumber(schedule.max_runs) then
+local over = not chained and (not next_ms or is_exhausted(schedule))
+if schedule.status == 'ENDED' and not over and (not chained or not is_exhausted(schedule)) then turn(schedule, 'ACTIVE') end
+next_at(schedule, schedule.status == 'ACTIVE' and not chained and not over and next_ms or nil)
+if over and kind == 'delay' then
   end_schedule(schedule)
-elseif not next_ms and not chained then
-  end_schedule(schedule)
-else
-  if ended then turn(schedule, 'ACTIVE') end
-  next_at(schedule, schedule.status == 'ACTIVE' and not chained and next_ms or nil)
+elseif over then
+  end_if_over(schedule)
+elseif schedule.status == 'PAUSED' and kind == 'delay' and not chained and (rekeyed or stored[2] ~= rule) then
+  keep_schedule(schedule, 'held_next_ms', next_ms)
 end
 schedule_flush()
 ack_flush()
 due_flush()
+verdict_flush()
 if schedule.next_ms then redis.call('SPUBLISH', WAKE, 'due ' .. schedule.next_ms) end
 tell(now)
 return answer(word)

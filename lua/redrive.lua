@@ -30,13 +30,18 @@ if not due_ms then return redis.error_reply('BADARG due') end
 
 keep_clock(now, seen)
 unconclude(task, task.state)
-local v = redis.call('HMGET', task.key, 'attempt', 'life', 'schedule', 'occurrence')
+local v = redis.call('HMGET', task.key, 'attempt', 'life', 'schedule', 'occurrence', 'by_hand')
 redis.call('HDEL', task.key, 'finished_ms', 'reason', 'cancel_requested', 'lost', 'expires_ms')
 move(task, 'PENDING', 'due_ms', due_ms, 'life', (tonumber(v[2]) or 1) + 1, 'uncounted', tonumber(v[1]) or 0, 'op', op)
 due_add(task.lane, id, due_ms)
--- An occurrence is waited for again, where its schedule is still the one that made it.
+-- An occurrence is waited for again, where its schedule is still the one that made it. The head of a
+-- chain makes the next one itself: none is owed beside it.
 local schedule = v[3] and read_schedule(v[3])
-if schedule and occurrence_id(schedule, v[4]) == id and v[4]:byte() ~= 120 then redis.call('SADD', OPEN .. v[3], id) end
+if schedule and occurrence_id(schedule, v[4]) == id then
+  redis.call('SADD', (v[5] and EXTRA or OPEN) .. v[3], id)
+  if schedule.head == id and schedule.next_ms then next_at(schedule, nil) end
+  schedule_flush()
+end
 due_flush()
 tell(now)
 return { 'redriven', task.state, task.version }

@@ -5,6 +5,7 @@
 -- ARGV  now_ms    int    0 = ask the server
 --       ref       str    tenant:id
 --       expected  opt    If-Match
+--       op        str    names this call; the same one again is answered again
 -- REPLY word, status, version: 'removed', 'missing', 'version'; 'more' = ask again
 -- COST  O(open occurrences), at most 500 a call
 -- @include lib/clock
@@ -16,10 +17,14 @@
 -- @include lib/verdict
 -- @include lib/waiting
 -- @include lib/head
-local CANCEL_MAX = 500
+local CANCEL_MAX, MEMORY_MS = 500, 60000
 local now, seen = read_clock(now_ms)
 local schedule = read_schedule(ref)
-if not schedule then return { 'missing', '', 0 } end
+if not schedule then
+  local before, version = string.match(redis.call('GET', STUB .. ref) or '', '^%d+ (%S+) (%d+)$')
+  if before == op then return { 'removed', 'ENDED', tonumber(version) } end
+  return { 'missing', '', 0 }
+end
 local function answer(word) return { word, schedule.status, tonumber(schedule.version) } end
 if expected and expected ~= tonumber(schedule.version) then return answer('version') end
 
@@ -29,21 +34,22 @@ turn(schedule, 'ENDED')
 keep_schedule(schedule, 'held', nil)
 keep_schedule(schedule, 'catching', nil)
 next_at(schedule, nil)
-local open = redis.call('SRANDMEMBER', OPEN .. ref, CANCEL_MAX)
-for _, id in ipairs(open) do
-  local task = read_waiting(id)
-  redis.call('SREM', OPEN .. ref, id)
-  if task and (task.state == 'PENDING' or task.state == 'QUEUED') then
-    withdraw(task)
-    move(task, 'CANCELLED', 'finished_ms', now, 'cancel_requested', '1')
-    conclude(task, now)
+local left = CANCEL_MAX
+for _, set in ipairs({ OPEN .. ref, EXTRA .. ref }) do
+  for _, id in ipairs(left > 0 and redis.call('SRANDMEMBER', set, left) or {}) do
+    local task = read_waiting(id)
+    redis.call('SREM', set, id)
+    if task then call_off(task, now) end
+    left = left - 1
   end
 end
 schedule_flush()
-local word = #open == CANCEL_MAX and 'more' or 'removed'
+local word = left == 0 and 'more' or 'removed'
 if word == 'removed' then
   redis.call('ZREM', SCHEDULES, ref)
-  redis.call('UNLINK', schedule.key, schedule.key .. ':body', OPEN .. ref, LEDGER .. ref)
+  redis.call('UNLINK', schedule.key, schedule.key .. ':body', OPEN .. ref, EXTRA .. ref, LEDGER .. ref)
+  local memory = string.format('%.0f', now + MEMORY_MS) .. ' ' .. op .. ' ' .. schedule.version
+  redis.call('SET', STUB .. ref, memory, 'PX', MEMORY_MS)
 end
 ack_flush()
 due_flush()

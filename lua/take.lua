@@ -9,7 +9,7 @@
 --       lease_ms  int    of a task that sets none
 --       server    str    run id of the server as the caller knows it
 -- REPLY now_ms, more (1 = a stream may hold more), then a grant a task: state, entry, lane, due_ms,
---       created_ms, attempt, fence, options, payload, lease_ms, uncounted, lost, expires_ms, id, tail
+--       created_ms, attempt, fence, options, payload, lease_ms, uncounted, lost, expires_ms, id, nominal_ms
 -- ERR   UNANNOUNCED  this shard does not know the worker (any more)
 -- COST  O(slots + ready streams)
 --
@@ -39,16 +39,19 @@ slots = math.min(slots, SLOTS_MAX)
 
 local function grant_of(id)
   return redis.call('HMGET', TASK .. id, 'state', 'entry', 'lane', 'due_ms', 'created_ms', 'attempt', 'fence',
-    'options', 'payload', 'lease_ms', 'uncounted', 'lost', 'expires_ms', 'version', 'body')
+    'options', 'payload', 'lease_ms', 'uncounted', 'lost', 'expires_ms', 'version', 'body', 'nominal_ms')
 end
 
--- grant: the reply's row. The stored version slot carries the id, the body's length its bytes.
+-- grant: the reply's row. The slots of what only this script needs carry the id and the nominal time.
 local function complete(grant, id, attempt, fence)
   if grant[15] then grant[9] = redis.call('GET', BODY .. id) end
-  grant[6], grant[7], grant[14], grant[15] = attempt, fence, id, false
+  grant[6], grant[7], grant[14], grant[15] = attempt, fence, id, grant[16]
+  grant[16] = nil
   return grant
 end
 
+-- An older call that was under way when its worker had asked again: nobody listens any more.
+if mine[1] and call < tonumber(mine[1]) then return { now, 1 } end
 if tonumber(mine[1]) == call then
   local again = { now, 1 }
   for id, fence in string.gmatch(mine[2], '(%S+)=(%S+)') do

@@ -1,7 +1,14 @@
--- head: the occurrence of a fixed-delay schedule that its chain hangs on, while it still waits.
+-- head: the occurrence of a fixed-delay schedule that its chain hangs on, and what the verbs of
+-- schedules share: the memory of the last call, what is still owed, and calling occurrences off.
 local function waiting_head(schedule)
   local task = schedule.head and read_waiting(schedule.head)
   return task and (task.state == 'PENDING' or task.state == 'QUEUED') and task or nil
+end
+
+-- True while the chain hangs on its head: the verdict on it makes the next.
+local function is_chained(schedule)
+  return schedule.kind == 'delay' and schedule.head ~= nil
+    and redis.call('SISMEMBER', OPEN .. schedule.ref, schedule.head) == 1
 end
 
 -- Puts it back into the index with another due time (and, where given, another lane).
@@ -32,8 +39,27 @@ local function free_head(schedule, now)
   put_head(task, math.max(due_ms, now))
 end
 
+-- An occurrence that waits is cancelled; false where it does not wait.
+local function call_off(task, now)
+  if task.state ~= 'PENDING' and task.state ~= 'QUEUED' then return false end
+  withdraw(task)
+  move(task, 'CANCELLED', 'finished_ms', now, 'cancel_requested', '1')
+  if task.expires_ms then redis.call('ZREM', EXPIRY, task.id) end
+  conclude(task, now)
+  return true
+end
+
 -- True while a nominal time under the stored definition is owed: it is fired before anything changes.
 local function is_owed(schedule, now)
   local next_ms = tonumber(schedule.next_ms)
   return schedule.status == 'ACTIVE' and next_ms ~= nil and next_ms <= now
 end
+
+-- The schedule remembers the last call that changed it: sent again (its reply was lost) it changes
+-- nothing, and is answered with the same word.
+local function answered(schedule, op)
+  local before, word = string.match(schedule.op or '', '^(%S+) (%S+)$')
+  return before == op and word or nil
+end
+
+local function remember(schedule, op, word) keep_schedule(schedule, 'op', op .. ' ' .. word) end

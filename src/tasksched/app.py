@@ -6,6 +6,7 @@ once. A role that cannot reach Redis at its start keeps trying, and none ends be
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import importlib.util
 import ipaddress
@@ -20,10 +21,12 @@ import uvloop
 
 from tasksched import embedded, log
 from tasksched.client.app import App
+from tasksched.commands.recurring import Recurring
 from tasksched.commands.session import Session, open_session
 from tasksched.commands.system import System
 from tasksched.errors import Conflict, Invalid, Unavailable, Unsafe
 from tasksched.http.api import Services, make_api
+from tasksched.pool import run_pool
 from tasksched.runtime.janitor import Retention
 from tasksched.runtime.registry import Registry
 from tasksched.runtime.scheduler import Scheduler
@@ -33,6 +36,7 @@ from tasksched.store.beats import SyncBeats
 from tasksched.store.checks import require_safe
 
 RETRY_S = 1.0
+GC_THRESHOLD = 20_000
 CONNECTIONS_GRACE_S = 3
 EMBEDDED = "embedded:"
 
@@ -62,7 +66,13 @@ def run_scheduler(settings: Settings) -> int:
 
 def run_worker(target: str | None, settings: Settings) -> int:
     """A worker for the handlers of ``module:app`` (None: for HTTP targets alone)."""
+    if settings.processes > 1:
+        return run_pool(target, settings)
     registry = load_app(target).registry if target else Registry()
+    # What is loaded stays: the collector need not walk it again and again beside short-lived runs.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 20, 20)
 
     async def role(session: Session, stop: asyncio.Event) -> None:
         worker = Worker(
@@ -128,8 +138,12 @@ async def _schedule(session: Session, stop: asyncio.Event) -> None:
 
 async def _serve(session: Session, stop: asyncio.Event) -> None:
     settings = session.settings
+    system = System(session.store, settings)
     services = Services(
-        tasks=session.tasks, system=System(session.store, settings), settings=settings
+        tasks=session.tasks,
+        recurring=Recurring(session.store),
+        system=system,
+        settings=settings,
     )
     server = _Server(
         uvicorn.Config(
@@ -147,6 +161,7 @@ async def _serve(session: Session, stop: asyncio.Event) -> None:
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stop.set()  # a server that could not bind its port ends the process
+    system.draining = True
     server.should_exit = True
     await serving
 

@@ -7,91 +7,31 @@ its lock sees to it that no second one ever opens the same data (``tasksched.emb
 """
 
 import os
-import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasksched import embedded, log
-from tasksched.embedded import die_with_parent
+from tasksched.children import LOOK_S, Child, Stop, end_all
 from tasksched.errors import Conflict
 from tasksched.settings import Settings
 
 READY_S = 15.0
 PORT_S = 4.0
-LOOK_S = 0.05
-RESTART_S = (0.1, 5.0)  # first and longest pause before a child that died starts again
-QUICK_S = 5.0  # a child that lived shorter than this died at its start
-GRACE_EXTRA_S = 5.0
 
 _log = log.get("dev")
 
 
-@dataclass(slots=True)
-class Child:
-    """One child and its history."""
-
-    name: str
-    arguments: list[str]
-    process: subprocess.Popen[bytes] | None = None
-    started_s: float = 0.0
-    pause_s: float = RESTART_S[0]
-    again_s: float = field(default=0.0)
-
-    def start(self, environment: dict[str, str]) -> None:
-        argv = [sys.executable, "-m", "tasksched", *self.arguments]
-        # A group of its own: Ctrl-C in a terminal reaches the supervisor alone, which drains.
-        self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            die_with_parent(argv), env=environment, start_new_session=True
-        )
-        self.started_s = time.monotonic()
-
-    def look(self, environment: dict[str, str]) -> None:
-        """Starts it again when it has died, later each time it dies at its start."""
-        now_s = time.monotonic()
-        if self.process is None:
-            if now_s >= self.again_s:
-                self.start(environment)
-            return
-        status = self.process.poll()
-        if status is None:
-            return
-        _log.warning("child.died", child=self.name, status=status)
-        lived_s = now_s - self.started_s
-        self.pause_s = RESTART_S[0] if lived_s > QUICK_S else min(self.pause_s * 2, RESTART_S[1])
-        self.process, self.again_s = None, now_s + self.pause_s
-
-    def end(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-
-    def wait(self, until_s: float) -> None:
-        """Until it ended; killed when the time is over."""
-        if self.process is None:
-            return
-        try:
-            self.process.wait(max(until_s - time.monotonic(), 0.01))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
 def run_dev(settings: Settings, *, app: str | None, workers: int, data_dir: Path) -> int:
     """Blocks until SIGTERM or SIGINT; returns the exit code."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    children = _children(settings, app, workers)
+    stop = Stop(children)
     _check_port(settings)
     with embedded.start(data_dir) as server:
         environment = _environment(settings, server.url)
-        children = _children(settings, app, workers)
         try:
             for child in children:
                 child.start(environment)
@@ -104,7 +44,9 @@ def run_dev(settings: Settings, *, app: str | None, workers: int, data_dir: Path
                     _log.error("server.died", status=status)
                     return 1
         finally:
-            _end(children, settings)
+            # Workers drain while API and scheduler still run; then these; the server comes last.
+            end_all(children[1:], settings.grace_ms)
+            end_all(children[:1], settings.grace_ms)
     return 0
 
 
@@ -145,7 +87,7 @@ def _await_ready(
     settings: Settings,
     children: Sequence[Child],
     environment: dict[str, str],
-    stop: threading.Event,
+    stop: Stop,
 ) -> bool:
     """Whether the API answered that it is ready."""
     until_s = time.monotonic() + READY_S
@@ -178,17 +120,3 @@ def _greet(settings: Settings, app: str | None, redis_port: int, data_dir: Path)
         f"           -d '{{\"target\": {target}{payload}}}'",
         flush=True,
     )
-
-
-def _end(children: Sequence[Child], settings: Settings) -> None:
-    """Workers drain while API and scheduler still run; then these; the server comes last."""
-    grace_s = settings.grace_ms / 1000 + GRACE_EXTRA_S
-    for group in (
-        [c for c in children if c.name != "api"],
-        [c for c in children if c.name == "api"],
-    ):
-        until_s = time.monotonic() + grace_s
-        for child in group:
-            child.end()
-        for child in group:
-            child.wait(until_s)

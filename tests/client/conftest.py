@@ -13,6 +13,7 @@ from tasksched import App, Ctx, Retry
 from tasksched.client.backend import Backend
 from tasksched.client.direct import Direct
 from tasksched.client.remote import Remote
+from tasksched.commands.recurring import Recurring
 from tasksched.commands.session import Session, open_session
 from tasksched.commands.system import System
 from tasksched.http.api import Services, make_api
@@ -35,8 +36,13 @@ def fresh(url: str, **settings: Any) -> Settings:
 
 def asgi(session: Session) -> httpx2.ASGITransport:
     system = System(session.store, session.settings)
-    api = make_api(Services(tasks=session.tasks, system=system, settings=session.settings))
-    return httpx2.ASGITransport(app=api, raise_app_exceptions=False)
+    services = Services(
+        tasks=session.tasks,
+        recurring=Recurring(session.store),
+        system=system,
+        settings=session.settings,
+    )
+    return httpx2.ASGITransport(app=make_api(services), raise_app_exceptions=False)
 
 
 def remote(transport: httpx2.AsyncBaseTransport, patience_ms: int = 5_000) -> Remote:

@@ -7,6 +7,7 @@ import httpx2
 import pytest
 from tests.servers import ServerProcess
 
+from tasksched.commands.recurring import Recurring
 from tasksched.commands.session import Session, open_session
 from tasksched.commands.system import System
 from tasksched.http.api import Services, make_api
@@ -24,9 +25,11 @@ BROKEN = Outcome(kind="FAILED", reason="not_retryable", error=error_info("ValueE
 class Rig:
     """An HTTP client of the API, and the session behind it."""
 
-    def __init__(self, session: Session, system: System, http: httpx2.AsyncClient) -> None:
+    def __init__(self, session: Session, services: Services, http: httpx2.AsyncClient) -> None:
         self.session = session
-        self.system = system
+        self.services = services
+        self.system = services.system
+        self.recurring = services.recurring
         self.http = http
         self._calls = 0
 
@@ -79,10 +82,13 @@ class Rig:
 async def open_rig(url: str, **settings: Any) -> tuple[Rig, Session]:
     session = await open_session(Settings(url=url, shards=4, **settings))
     system = System(session.store, session.settings)
-    api = make_api(Services(tasks=session.tasks, system=system, settings=session.settings))
-    transport = httpx2.ASGITransport(app=api, raise_app_exceptions=False)
+    recurring = Recurring(session.store)
+    services = Services(
+        tasks=session.tasks, recurring=recurring, system=system, settings=session.settings
+    )
+    transport = httpx2.ASGITransport(app=make_api(services), raise_app_exceptions=False)
     http = httpx2.AsyncClient(transport=transport, base_url=BASE, timeout=30)
-    return Rig(session, system, http), session
+    return Rig(session, services, http), session
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from tests.http.conftest import BROKEN, CHARGE, assert_problem, open_rig
 
 from tasksched.http import middleware, tasks
-from tasksched.http.api import OPS, PAGES, Services, make_api
+from tasksched.http.api import OPS, PAGES, make_api
 from tasksched.http.parse import _CHANGES, _TASK
 from tasksched.http.schema import RetryBody
 from tasksched.model.retry import Retry
@@ -315,7 +315,7 @@ async def test_many_waiters_do_not_stand_in_the_way(rig):
 
 
 async def test_the_description_has_every_route(rig):
-    api = make_api(rig_services(rig))
+    api = make_api(rig.services)
     document = (await rig.ask("GET", "/openapi.json")).json()
 
     pages = {path for path, _ in PAGES}
@@ -333,10 +333,6 @@ async def test_the_description_has_every_route(rig):
     assert all(op["summary"] for verbs in document["paths"].values() for op in verbs.values())
     names = [op["operationId"] for verbs in document["paths"].values() for op in verbs.values()]
     assert len(names) == len(set(names))
-
-
-def rig_services(rig):
-    return Services(tasks=rig.session.tasks, system=rig.system, settings=rig.session.settings)
 
 
 async def test_every_reference_of_the_description_leads_somewhere(rig):

@@ -29,7 +29,7 @@ WORKER = "w1"
 RECURRING = frozenset(
     {
         "fire", "owed", "pause_schedule", "put_schedule", "remove_schedule", "resume_schedule",
-        "trigger",
+        "retime", "trigger",
     }
 )  # fmt: skip
 

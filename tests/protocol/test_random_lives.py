@@ -14,12 +14,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
-    consumes,
     initialize,
     invariant,
-    multiple,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -92,8 +90,6 @@ class Lives(RuleBasedStateMachine):
     server: ServerProcess
     kit: Kit
 
-    tasks: Bundle[str] = Bundle("tasks")
-
     def __init__(self) -> None:
         super().__init__()
         self.server.flush()
@@ -141,7 +137,6 @@ class Lives(RuleBasedStateMachine):
     # -- producers -------------------------------------------------------------------------------
 
     @rule(
-        target=tasks,
         route=st.sampled_from(ROUTES),
         tenant_queue=st.sampled_from(("a", "b")),
         priority=st.sampled_from(("high", "low")),
@@ -168,10 +163,10 @@ class Lives(RuleBasedStateMachine):
         words = self.run(self.kit.store.submit(0, rows))[1]
         assert dict.fromkeys(range(count), "exists") == words
         assert before == self.kit.dump(without=["clock"])
-        return multiple(*made)
 
-    @rule(task_id=tasks)
-    def cancel(self, task_id: str) -> None:
+    @rule(pick=PICKS)
+    def cancel(self, pick: int) -> None:
+        task_id = self.picked(pick, *WAITING_OR_RUNNING)
         task = self.model[task_id]
         changed = self.run(self.kit.store.cancel(0, task_id, "default", None))
         match task.state:
@@ -188,14 +183,15 @@ class Lives(RuleBasedStateMachine):
                 assert ("missing" if state == "GONE" else "finished") == changed.word
 
     @rule(
-        task_id=tasks,
+        pick=PICKS,
         change=st.sampled_from(
             (Edit(due="+0"), Edit(due="+7000"), Edit(payload=b"e"), Edit(payload=b"e" * 2_000),
              Edit(expires_never=True), Edit(lease_ms=3_000))
         ),
         moved=st.booleans(),
     )  # fmt: skip
-    def edit(self, task_id: str, change: Edit, moved: bool) -> None:
+    def edit(self, pick: int, change: Edit, moved: bool) -> None:
+        task_id = self.picked(pick, *WAITING)
         task = self.model[task_id]
         if moved:
             change = Edit(due=change.due, lane=f"c:normal:default:{task.route}")
@@ -210,8 +206,9 @@ class Lives(RuleBasedStateMachine):
         if change.expires_never:
             task.expires_ms = None
 
-    @rule(task_id=tasks)
-    def run_now(self, task_id: str) -> None:
+    @rule(pick=PICKS)
+    def run_now(self, pick: int) -> None:
+        task_id = self.picked(pick, *WAITING)
         task = self.model[task_id]
         changed = self.run(self.kit.store.run_now(0, task_id, "default", None))
         if task.state in {"PENDING", "QUEUED"}:
@@ -221,8 +218,9 @@ class Lives(RuleBasedStateMachine):
         else:
             assert task.refusal == changed.word
 
-    @rule(task_id=tasks)
-    def redrive(self, task_id: str) -> None:
+    @rule(pick=PICKS)
+    def redrive(self, pick: int) -> None:
+        task_id = self.picked(pick, *ENDED)
         task = self.model[task_id]
         changed = self.run(self.kit.store.redrive(0, task_id, "default", None))
         if task.state not in {"FAILED", "CANCELLED"}:
@@ -264,7 +262,11 @@ class Lives(RuleBasedStateMachine):
                 if word == "PENDING":
                     task.to("PENDING")
 
-    @rule(task_id=tasks, retry_ms=st.sampled_from((None, 0, 4_000)))
+    @precondition(lambda self: self.model)
+    @rule(pick=PICKS, retry_ms=st.sampled_from((None, 0, 4_000)))
+    def reap_one(self, pick: int, retry_ms: int | None) -> None:
+        self.reap(self.picked(pick, "RUNNING"), retry_ms)
+
     def reap(self, task_id: str, retry_ms: int | None = 0) -> None:
         task = self.model[task_id]
         (word,) = self.run(self.kit.store.reap(0, [(task_id, task.fence, lost(retry_ms))]))
@@ -333,8 +335,9 @@ class Lives(RuleBasedStateMachine):
             if met and self.kit.state(task_id) == "FAILED":
                 task.to("FAILED")
 
-    @rule(task_id=tasks, outcome=st.sampled_from(OUTCOMES), again=st.booleans())
-    def settle(self, task_id: str, outcome: Outcome, again: bool) -> None:
+    @rule(pick=PICKS, outcome=st.sampled_from(OUTCOMES), again=st.booleans())
+    def settle(self, pick: int, outcome: Outcome, again: bool) -> None:
+        task_id = self.picked(pick, *("RUNNING",))
         task = self.model[task_id]
         running = task.state == "RUNNING"
         word = self.run(self.kit.settle((task_id, task.fence), outcome))
@@ -348,16 +351,18 @@ class Lives(RuleBasedStateMachine):
             assert word == self.run(self.kit.settle((task_id, task.fence), outcome))
             assert after == self.kit.dump(without=["clock"])
 
-    @rule(task_id=tasks)
-    def report_by_an_older_fence(self, task_id: str) -> None:
+    @rule(pick=PICKS)
+    def report_by_an_older_fence(self, pick: int) -> None:
+        task_id = self.picked(pick, *("RUNNING",))
         for fence in self.kit.fences.get(task_id, [])[:-1]:
             assert "stale" == self.run(self.kit.settle((task_id, str(fence)), DONE))
             beat = [Beat(task_id, str(fence), LEASE_MS)]
             assert ["stale"] == self.run(self.kit.store.heartbeat(0, beat))
             assert ["stale"] == self.run(self.kit.store.release(0, [(task_id, str(fence))]))
 
-    @rule(task_id=tasks)
-    def release(self, task_id: str) -> None:
+    @rule(pick=PICKS)
+    def release(self, pick: int) -> None:
+        task_id = self.picked(pick, *("RUNNING",))
         task = self.model[task_id]
         (word,) = self.run(self.kit.store.release(0, [(task_id, task.fence)]))
         if task.state == "RUNNING":
@@ -365,8 +370,9 @@ class Lives(RuleBasedStateMachine):
             task.to("CANCELLED" if task.cancelled else "PENDING")
             assert task.state == word
 
-    @rule(task_id=tasks)
-    def heartbeat(self, task_id: str) -> None:
+    @rule(pick=PICKS)
+    def heartbeat(self, pick: int) -> None:
+        task_id = self.picked(pick, *("RUNNING",))
         task = self.model[task_id]
         beat = [Beat(task_id, task.fence or "0", LEASE_MS)]
         (word,) = self.run(self.kit.store.heartbeat(0, beat))

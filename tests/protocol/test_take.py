@@ -392,6 +392,18 @@ async def test_an_entry_that_disagrees_with_its_task_is_acknowledged_and_counted
     assert "SUCCESS" == kit.state(done)
 
 
+async def test_an_entry_of_a_task_that_was_dispatched_by_another_one_is_stale(kit: Kit):
+    """Only the entry that the record names may start it, or two entries would be two starts."""
+    await kit.announce()
+    task_id = await kit.submit(spec(delay_ms=5))
+    kit.plain.xadd(kit.keys.ready(STREAM), {"id": task_id})
+    kit.leap(5)
+    await kit.dispatch()
+
+    assert [task_id] == [grant.id for grant in await kit.take()]
+    assert 1 == kit.stats()["stray:entry"]
+
+
 async def test_a_group_that_came_after_its_first_entries_misses_none(kit: Kit):
     """redis-faults-010: it begins at 0."""
     await kit.announce()

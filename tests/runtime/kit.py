@@ -97,6 +97,7 @@ class Site:
         self.store = Store(self.gateway, "ts", SHARDS)
         self._dispatching: asyncio.Task[None] | None = None
         self._workers: list[Worker] = []
+        self._ended = False
 
     async def __aenter__(self) -> Self:
         self._dispatching = asyncio.create_task(self._dispatch())
@@ -106,13 +107,14 @@ class Site:
         for worker in self._workers:
             worker.hurry()
             await worker.drain(0)
+        self._ended = True
         assert self._dispatching is not None
         self._dispatching.cancel()
         await asyncio.gather(self._dispatching, return_exceptions=True)
         await self.gateway.close()
 
     async def _dispatch(self) -> None:
-        while True:
+        while not self._ended:  # a cancellation alone may be swallowed below us (Python 3.11)
             for shard in range(SHARDS):
                 with contextlib.suppress(Exception):
                     await self.store.dispatch(shard)

@@ -13,6 +13,7 @@ from tasksched.model.control import RetryLater
 from tasksched.model.retry import Retry
 from tasksched.model.task import HttpTarget
 from tasksched.runtime import heartbeat as heartbeat_module
+from tasksched.runtime import taker as taker_module
 from tasksched.runtime import worker as worker_module
 from tasksched.runtime.context import Ctx
 from tasksched.runtime.worker import make_name
@@ -211,7 +212,7 @@ async def test_http_targets_need_no_handler(site):
 
 
 async def test_a_lost_wake_up_is_repaired_by_the_look(site, monkeypatch):
-    monkeypatch.setattr(worker_module, "LOOK_S", 0.05)
+    monkeypatch.setattr(taker_module, "LOOK_S", 0.05)
     worker = await site.started(add)
     monkeypatch.setattr(worker._listener, "_hear", lambda *_: None)
 

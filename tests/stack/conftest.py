@@ -16,9 +16,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     report = yield
-    stack = getattr(item, "funcargs", {}).get("stack")
-    if report.failed and isinstance(stack, Stack):
-        report.sections += [(f"output of {name}", text) for name, text in stack.tails()]
+    values = getattr(item, "funcargs", {}).values()
+    for stack in values if report.failed else ():
+        if isinstance(stack, Stack):
+            report.sections += [(f"output of {name}", text) for name, text in stack.tails()]
     return report
 
 

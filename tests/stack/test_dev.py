@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 import redis
@@ -37,7 +38,7 @@ class Watch:
         self._thread = threading.Thread(target=self._look)
         self.looks = self.most = 0
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -136,6 +137,20 @@ def test_a_killed_server_takes_dev_down_with_a_word_and_everything_is_there_agai
     home.audit()
 
 
+def test_a_second_signal_ends_dev_without_waiting_for_its_runs(home: Stack):
+    api, dev = home.dev()
+    task_id = home.submit(api, handler("work", {"seconds": 60}))
+    home.await_start(task_id)
+    tree = tree_of(dev.pid)
+    dev.send(signal.SIGTERM)
+    until(lambda: "worker.drain" in dev.said(), "it drains")
+    began = time.monotonic()
+    dev.send(signal.SIGINT)
+    assert dev.wait() == 0
+    assert time.monotonic() - began < 10
+    assert [pid for pid in tree if is_running(pid)] == []
+
+
 def test_a_second_dev_on_the_same_data_says_who_has_it(home: Stack):
     _, dev = home.dev()
     second = home.start("dev", "--port", "0", "--data-dir", str(home.data))
@@ -157,7 +172,7 @@ def test_at_rest_dev_asks_its_server_little(home: Stack):
     """At most ten commands a second and process; the aim is five."""
     home.env["TASKSCHED_LEASE"] = "30s"
     del home.env["TASKSCHED_SHARDS"]
-    api, dev = home.dev()
+    _, dev = home.dev()
     time.sleep(3)  # until starting is over
     with redis.Redis.from_url(home.url) as plain:
         before = calls(plain)

@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from typing import Self
 
 import pytest
 import redis
@@ -27,7 +28,7 @@ class Every:
         self._thread = threading.Thread(target=self._run)
         self.times = 0
 
-    def __enter__(self) -> "Every":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -74,7 +75,7 @@ def await_outage(api: Api) -> None:
 
 def recovered(stack: Stack, api: Api, since: float, what: str) -> None:
     """A task goes all the way again, without any help."""
-    until(lambda: api.is_ready(), "the API is ready again")
+    until(api.is_ready, "the API is ready again")
     ready = time.monotonic() - since
     task_id = stack.submit(api, handler("work"))
     assert api.task(task_id, wait_s=20)["status"] == "SUCCESS"
@@ -223,7 +224,7 @@ def test_what_a_201_promised_survives_a_server_killed_5_ms_later(stack: Stack):
         time.sleep(0.005)
         stack.server.kill()
         stack.server.restart()
-        until(lambda: api.is_ready(), "ready again")
+        until(api.is_ready, "ready again")
     stack.audit()
     assert len(stack.accepted) == 4
 

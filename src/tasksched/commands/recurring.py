@@ -6,15 +6,24 @@ again changes nothing.
 """
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tasksched.errors import Conflict, Invalid, NotFound, PreconditionFailed
 from tasksched.model import codec
-from tasksched.model.recurring import LedgerEntry, Schedule, ScheduleSpec, policy_json
+from tasksched.model.recurring import (
+    LedgerEntry,
+    Schedule,
+    ScheduleSpec,
+    policy_json,
+    resumed_ms,
+)
 from tasksched.model.schedule.parse import require_first
 from tasksched.model.schedule.preview import Fire, preview
+from tasksched.model.states import WAITING
+from tasksched.model.task import Task
 from tasksched.store.protocol import Changed, Store
 from tasksched.store.reads import Place, Reads
 from tasksched.store.schedules import Schedules
@@ -23,6 +32,7 @@ OWED_TRIES = 20
 BACKFILL_MAX = 10_000
 TRIGGER_BATCH = 100
 EXAMINED_MAX = 1_000
+LEDGER_LOOK = 10
 
 
 class Backfilled(msgspec.Struct, frozen=True):
@@ -31,6 +41,13 @@ class Backfilled(msgspec.Struct, frozen=True):
     count: int
     task_ids: list[str]
     is_exact: bool = True
+
+
+class Standing(NamedTuple):
+    """A schedule's next and last run, by their nominal times; None: there is none."""
+
+    next_ms: int | None
+    last_ms: int | None
 
 
 class Recurring:
@@ -54,17 +71,44 @@ class Recurring:
         found: list[Schedule] = []
         place, examined = after, 0
         indexes = {shard: ["schedules"] for shard in range(self._store.shards)}
-        while len(found) < limit and examined < EXAMINED_MAX:
-            entries = await self._reads.page(indexes, place, limit=limit)
+        while examined < EXAMINED_MAX:
+            # One more than is needed tells whether anything follows.
+            ask = min(limit + 1, EXAMINED_MAX - examined)
+            entries = await self._reads.page(indexes, place, limit=ask)
             mine = [entry.id for entry in entries if entry.id.startswith(f"{tenant}:")]
-            for schedule in await self.schedules.get_many(mine):
+            known = dict(zip(mine, await self.schedules.get_many(mine), strict=True))
+            for entry in entries:
+                schedule = known.get(entry.id)
                 if schedule is not None and status in {None, schedule.status}:
+                    if len(found) == limit:
+                        return found, place
                     found.append(schedule)
+                place = Place(*entry)
             examined += len(entries)
-            if len(entries) < limit:
+            if len(entries) < ask:
                 return found, None
-            place = Place(*entries[-1])
         return found, place
+
+    async def standings(self, schedules: Sequence[Schedule]) -> list[Standing]:
+        """When each runs next, the waiting run of a fixed delay included, and when it last did.
+
+        From the newest entries of the ledger; where none of them tells, from what is settled.
+        """
+        now_ms = await self._reads.now_ms()
+        shards = [self._store.keys[self.schedules.shard_of(one.spec.ref)] for one in schedules]
+        rows = [
+            ("LRANGE", keys.ledger(one.spec.ref), -LEDGER_LOOK, -1)
+            for keys, one in zip(shards, schedules, strict=True)
+        ]
+        ledgers = await self._store.gateway.pipeline(rows) if rows else []
+        heads = await self._reads.tasks([one.head for one in schedules if one.head])
+        waiting = {
+            t.id: t for t in heads if t is not None and t.status in WAITING and not t.attempts
+        }
+        return [
+            _standing(one, ledger, waiting.get(one.head or ""), now_ms)
+            for one, ledger in zip(schedules, ledgers, strict=True)
+        ]
 
     async def put(
         self, spec: ScheduleSpec, *, version: int | None = None
@@ -88,8 +132,8 @@ class Recurring:
             if changed.word != "owed":
                 _require(changed, spec.id)
                 return changed, await self.get(spec.template.tenant, spec.id)
-            assert before is not None
-            await self.schedules.settle_owed(before, now_ms)
+            if before is not None:
+                await self.schedules.settle_owed(before, now_ms)
         raise Conflict(f"recurring task {spec.id} fires faster than it can be edited")
 
     def _first_owed(self, spec: ScheduleSpec, before: Schedule | None, now_ms: int) -> int | None:
@@ -101,9 +145,9 @@ class Recurring:
         same_rule = rule.canonical() == before.spec.rule.canonical()
         if same_rule and before.next_ms is not None:
             return before.next_ms
-        if rule.kind == "delay":
-            return rule.first(now_ms)
-        return rule.next(max(now_ms, before.last_ms or now_ms))
+        if not same_rule:
+            require_first(rule, now_ms)
+        return resumed_ms(rule, now_ms)
 
     async def pause(self, tenant: str, schedule_id: str, *, version: int | None = None) -> Changed:
         ref = f"{tenant}:{schedule_id}"
@@ -111,12 +155,21 @@ class Recurring:
 
     async def resume(self, tenant: str, schedule_id: str, *, version: int | None = None) -> Changed:
         """ACTIVE again; nothing is owed for the time of the pause."""
-        schedule = await self.get(tenant, schedule_id)
-        now_ms = await self._reads.now_ms()
-        rule = schedule.spec.rule
-        next_ms = rule.first(now_ms) if rule.kind == "delay" else rule.next(now_ms)
-        changed = await self.schedules.resume_schedule(schedule.spec.ref, version, next_ms=next_ms)
-        return _require(changed, schedule_id)
+        for _ in range(OWED_TRIES):
+            schedule = await self.get(tenant, schedule_id)
+            if version not in {None, schedule.version} and schedule.status != "ACTIVE":
+                raise PreconditionFailed(
+                    f"the version is {schedule.version}", version=schedule.version
+                )
+            # The next time belongs to the definition it was computed from.
+            changed = await self.schedules.resume_schedule(
+                schedule.spec.ref,
+                schedule.version,
+                next_ms=resumed_ms(schedule.spec.rule, await self._reads.now_ms()),
+            )
+            if changed.word not in {"late", "version"}:
+                return _require(changed, schedule_id)
+        raise Conflict(f"recurring task {schedule_id} changes faster than it can be resumed")
 
     async def remove(self, tenant: str, schedule_id: str, *, version: int | None = None) -> Changed:
         changed = await self.schedules.remove_schedule(f"{tenant}:{schedule_id}", version)
@@ -149,8 +202,12 @@ class Recurring:
         rule = schedule.spec.rule
         if rule.kind == "delay":
             raise Invalid("a fixed delay has no past to fill", "/from")
+        if not rate > 0:
+            raise Invalid("it is a number above 0", "/rate")
         if span_ms[1] < span_ms[0]:
             raise Invalid("to lies before from", "/to")
+        if span_ms[1] > await self._reads.now_ms():
+            raise Invalid("a backfill fills the past; to lies in the future", "/to")
         count = rule.count(span_ms[0] - 1, span_ms[1], BACKFILL_MAX + 1)
         if dry_run:
             return Backfilled(count, [], is_exact=count <= BACKFILL_MAX)
@@ -200,12 +257,35 @@ def fingerprint_of(spec: ScheduleSpec) -> str:
     )
 
 
+def _standing(
+    schedule: Schedule, ledger: Sequence[bytes], waiting: Task | None, now_ms: int
+) -> Standing:
+    next_ms = schedule.next_ms
+    if waiting is not None and waiting.nominal_ms is not None:
+        next_ms = waiting.nominal_ms if schedule.status == "ACTIVE" else None
+    fired = [raw.split(b" ") for raw in ledger if raw.startswith(b"fired ")]
+    times = [int(entry[1]) for entry in fired if not entry[-1].startswith(b"by_hand")]
+    if schedule.last_ms is not None and not times:
+        times = [schedule.last_ms]
+    waits_ms = None if waiting is None else waiting.nominal_ms
+    ran = [at_ms for at_ms in times if at_ms <= now_ms and at_ms != waits_ms]
+    return Standing(next_ms, ran[-1] if ran else None)
+
+
 def _require(changed: Changed, schedule_id: str) -> Changed:
     """The change itself, or the error its word stands for."""
+    known: dict[str, Any] = {"recurring_task_id": schedule_id}
     if changed.word == "missing":
-        raise NotFound(f"no recurring task {schedule_id}", recurring_task_id=schedule_id)
+        raise NotFound(f"no recurring task {schedule_id}", **known)
     if changed.word == "version":
-        raise PreconditionFailed(f"the version is {changed.version}", version=changed.version)
+        raise PreconditionFailed(
+            f"the version is {changed.version}", version=changed.version, **known
+        )
     if changed.word == "state":
-        raise Conflict(f"recurring task {schedule_id} is {changed.state}", status=changed.state)
+        raise Conflict(
+            f"recurring task {schedule_id} is {changed.state}",
+            status=changed.state,
+            recurring_status=changed.state,
+            **known,
+        )
     return changed

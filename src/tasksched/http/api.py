@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from tasksched.http import batch, docs, middleware, system, tasks
+from tasksched.http import batch, docs, middleware, problem_pages, recurring, system, tasks
 from tasksched.http.exchange import JSON, Endpoint, Reply
 from tasksched.http.openapi import Op, describe
 from tasksched.http.schema import (
@@ -26,6 +26,7 @@ from tasksched.http.schema import (
     CreatedView,
     HealthView,
     NothingBody,
+    ProblemKindView,
     QueuePage,
     StatsView,
     StatusView,
@@ -33,6 +34,20 @@ from tasksched.http.schema import (
     TaskPage,
     TaskView,
     WorkerPage,
+)
+from tasksched.http.schema_recurring import (
+    BackfillBody,
+    BackfillView,
+    LedgerPage,
+    NextView,
+    PreviewBody,
+    PreviewView,
+    RecurringBody,
+    RecurringChangesBody,
+    RecurringPage,
+    RecurringView,
+    RemovedView,
+    TriggeredView,
 )
 from tasksched.http.services import Call, Services
 
@@ -49,6 +64,13 @@ _BAD = (400, 413, 415, 422)
 _TASK = {"application/json": TaskBody}
 _BATCH = {"application/json": (TaskBody,), "application/x-ndjson": TaskBody}
 _EDIT = {"application/json": ChangesBody, "application/merge-patch+json": ChangesBody}
+_RECURRING = {"application/json": RecurringBody}
+_RECURRING_EDIT = {
+    "application/json": RecurringChangesBody,
+    "application/merge-patch+json": RecurringChangesBody,
+}
+_PREVIEW = {"application/json": PreviewBody}
+_BACKFILL = {"application/json": BackfillBody}
 _NO_OPTIONS = {"application/json": NothingBody}
 
 
@@ -69,6 +91,19 @@ OPS: Final[tuple[Op, ...]] = (
     Op("POST", "/tasks/{id}/run-now", tasks.run_now, {200: ChangedView}, _NO_OPTIONS, _CHANGES, (404, 409, 412)),
     Op("POST", "/tasks/{id}/retry", tasks.retry, {200: ChangedView}, _NO_OPTIONS, _CHANGES, (404, 409, 412)),
     Op("GET", "/tasks/{id}/attempts", tasks.attempts, {200: AttemptPage}, {}, _TENANT, (404,)),
+    Op("POST", "/recurring-tasks", recurring.create, {201: RecurringView, 200: RecurringView}, _RECURRING, _CREATES, (409, *_BAD)),
+    Op("GET", "/recurring-tasks", recurring.list_, {200: RecurringPage}, {}, (*_TENANT, "?recurring_status", "?limit", "?cursor"), (400, 422)),
+    Op("GET", "/recurring-tasks/{id}", recurring.get, {200: RecurringView}, {}, _TENANT, (404,)),
+    Op("PUT", "/recurring-tasks/{id}", recurring.put, {201: RecurringView, 200: RecurringView}, _RECURRING, (*_CHANGES, "If-None-Match *"), (412, 428, *_BAD)),
+    Op("PATCH", "/recurring-tasks/{id}", recurring.edit, {200: RecurringView}, _RECURRING_EDIT, _CHANGES, (404, 412, 428, *_BAD)),
+    Op("DELETE", "/recurring-tasks/{id}", recurring.remove, {200: RemovedView}, _NO_OPTIONS, _CHANGES, (404, 412, 428)),
+    Op("POST", "/recurring-tasks/{id}/pause", recurring.pause, {200: RecurringView}, _NO_OPTIONS, _CHANGES, (404, 409, 412)),
+    Op("POST", "/recurring-tasks/{id}/resume", recurring.resume, {200: RecurringView}, _NO_OPTIONS, _CHANGES, (404, 409, 412)),
+    Op("POST", "/recurring-tasks/{id}/trigger", recurring.trigger, {201: TriggeredView}, _NO_OPTIONS, _WRITES, (404,)),
+    Op("POST", "/recurring-tasks/{id}/backfill", recurring.backfill, {200: BackfillView}, _BACKFILL, _WRITES, (404, *_BAD)),
+    Op("GET", "/recurring-tasks/{id}/next", recurring.next_fires, {200: NextView}, {}, (*_TENANT, "?n"), (404, 422)),
+    Op("GET", "/recurring-tasks/{id}/runs", recurring.runs, {200: LedgerPage}, {}, _TENANT, (404,)),
+    Op("POST", "/preview", recurring.preview, {200: PreviewView}, _PREVIEW, (), _BAD),
     Op("GET", "/queues", system.queues, {200: QueuePage}, {}, _TENANT),
     Op("GET", "/workers", system.workers, {200: WorkerPage}),
     Op("GET", "/stats", system.stats, {200: StatsView}),
@@ -77,6 +112,7 @@ OPS: Final[tuple[Op, ...]] = (
     Op("GET", "/readyz", system.readyz, {200: StatusView}, refuses=(503,)),
     Op("GET", "/healthz", system.healthz, {200: StatusView}, refuses=(503,)),
     Op("GET", "/metrics", system.metrics, {200: "text/plain"}),
+    Op("GET", "/problems/{code}", problem_pages.problem, {200: ProblemKindView}, refuses=(404,)),
     Op("GET", "/openapi.json", openapi, {200: {"type": "object"}}),
 )
 # fmt: on

@@ -16,7 +16,7 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_GUARDS: Final[Headers] = [
+GUARDS: Final[Headers] = [
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -25,7 +25,7 @@ _GUARDS: Final[Headers] = [
 
 
 def _file(name: str, media: str) -> Reply:
-    return Reply(200, (_STATIC / name).read_bytes(), [(b"content-type", media.encode()), *_GUARDS])
+    return Reply(200, (_STATIC / name).read_bytes(), [(b"content-type", media.encode()), *GUARDS])
 
 
 _PAGE = _file("docs.html", "text/html; charset=utf-8")

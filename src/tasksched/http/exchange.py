@@ -5,8 +5,9 @@ A ``Reply`` is bytes with ready headers. Together they cost a fraction of Starle
 why a single create stays near the price of an empty echo. Handlers raise; ``middleware`` answers.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect
@@ -16,6 +17,7 @@ from tasksched.errors import Invalid, Malformed
 
 Headers = list[tuple[bytes, bytes]]
 Services_ = TypeVar("Services_")
+T = TypeVar("T")
 
 PARAMETERS_MAX: Final = 32
 QUERY_BYTES_MAX: Final = 8 * 1024
@@ -46,10 +48,14 @@ class Call(Generic[Services_]):
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
+    def part(self, name: str) -> str:
+        """The part of the path that the route calls ``{name}``."""
+        return self.scope["path_params"][name]  # type: ignore[no-any-return]
+
     @property
     def task_id(self) -> str:
         """The ``{id}`` of the path."""
-        return self.scope["path_params"]["id"]  # type: ignore[no-any-return]
+        return self.part("id")
 
     @property
     def prefix(self) -> str:
@@ -90,6 +96,31 @@ class Call(Generic[Services_]):
                 return b"".join(parts)
             message = await self._receive()
         raise ClientDisconnect
+
+    async def unless_gone(self, work: Awaitable[T]) -> T:
+        """What ``work`` gives; it ends where the client leaves before. For answers that take long.
+
+        To be asked when nothing of the body is wanted any more. Raises ClientDisconnect.
+        """
+        working = asyncio.ensure_future(work)
+        leaving = asyncio.ensure_future(self._gone())
+        try:
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise ClientDisconnect
+            return working.result()
+        finally:
+            await _ended(working, leaving)
+
+    async def _gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+async def _ended(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def send_reply(reply: Reply, send: Send) -> None:

@@ -6,6 +6,7 @@ error of the tree is one response, ``Problem``, under the statuses that its rout
 """
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +23,7 @@ class Op(NamedTuple):
     """One route of the API: where it is, who answers it, what it takes and gives.
 
     ``gives``: status → a Struct (as JSON), a media type, or None for no body. ``takes``: media type →
-    schema type. ``hears``: parameters of ``PARAMETERS`` by name, as ``?limit`` or ``If-Match``.
+    schema type. ``hears``: parameters by their key in ``PARAMETERS``, as ``?limit`` or ``If-Match``.
     """
 
     verb: str
@@ -47,8 +48,11 @@ PARAMETERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     ),
     "If-Match": ('Change only this version: `"3"`', _TEXT),
     "If-None-Match": ("Answer 304 while the version is this one", _TEXT),
+    "If-None-Match *": ("`*`: create only", _TEXT),
     "?wait": ("Answer when the task is final, or after so long; at most a minute", _SECONDS),
     "?status": ("One state, or several with commas", _TEXT),
+    "?recurring_status": ("One state", {"enum": ["ACTIVE", "PAUSED", "BLOCKED", "ENDED"]}),
+    "?n": ("How many", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 10}),
     "?queue": ("The queue", _TEXT),
     "?priority": ("The priority", {"enum": ["critical", "high", "normal", "low"]}),
     "?handler": ("A handler's name; `billing.*` for all that begin so", _TEXT),
@@ -102,7 +106,7 @@ def _structs(op: Op) -> list[type]:
 def _operation(op: Op, shapes: Mapping[type, Any]) -> dict[str, Any]:
     first, _, rest = (inspect.getdoc(op.handler) or "").partition("\n\n")
     found: dict[str, Any] = {
-        "operationId": op.handler.__name__.strip("_"),
+        "operationId": _operation_id(op),
         "summary": " ".join(first.split()).rstrip("."),
         "responses": {str(status): _response(kind, shapes) for status, kind in op.gives.items()},
     }
@@ -112,8 +116,8 @@ def _operation(op: Op, shapes: Mapping[type, Any]) -> dict[str, Any]:
         found["responses"][str(status)] = {"$ref": "#/components/responses/Problem"}
     found["responses"]["default"] = {"$ref": "#/components/responses/Problem"}
     parameters = [_parameter(name) for name in op.hears]
-    if "{id}" in op.path:
-        parameters.insert(0, {"name": "id", "in": "path", "required": True, "schema": _TEXT})
+    for name in re.findall(r"{(\w+)}", op.path):
+        parameters.insert(0, {"name": name, "in": "path", "required": True, "schema": _TEXT})
     if parameters:
         found["parameters"] = parameters
     if op.takes:
@@ -123,11 +127,17 @@ def _operation(op: Op, shapes: Mapping[type, Any]) -> dict[str, Any]:
     return found
 
 
+def _operation_id(op: Op) -> str:
+    """Handlers of different modules may have one name: those of tasks have it alone."""
+    name, of = op.handler.__name__.strip("_"), op.handler.__module__.rpartition(".")[2]
+    return f"recurring_{name}" if of == "recurring" else name
+
+
 def _parameter(name: str) -> dict[str, Any]:
     description, schema = PARAMETERS[name]
     place = "query" if name.startswith("?") else "header"
     return {
-        "name": name.removeprefix("?"),
+        "name": name.removeprefix("?").removeprefix("recurring_").removesuffix(" *"),
         "in": place,
         "description": description,
         "schema": schema,

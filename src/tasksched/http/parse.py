@@ -93,7 +93,7 @@ def _constant(text: str) -> object:
 # -- bodies -------------------------------------------------------------------------------------
 
 
-class _Members:
+class Members:
     """The members of an object, read one by one; what is wrong is collected, not raised."""
 
     def __init__(self, body: object, pointer: str, known: tuple[str, ...]) -> None:
@@ -106,6 +106,11 @@ class _Members:
         for name in unknown[:UNKNOWN_MAX]:
             hint = f"unknown; known are {', '.join(known)}"
             self._errors.append(Invalid(hint, f"{pointer}/{_token(name)}"))
+
+    @property
+    def wrong(self) -> int:
+        """How much has been found wrong so far."""
+        return len(self._errors)
 
     def has(self, name: str) -> bool:
         return self._body.get(name) is not None
@@ -122,6 +127,14 @@ class _Members:
         except Invalid as error:
             self._errors.append(error)
             return absent
+
+    def attempt(self, read: Callable[[], T]) -> T | None:
+        """What ``read`` makes of several members together; None where it refuses them."""
+        try:
+            return read()
+        except Invalid as error:
+            self._errors.append(error)
+            return None
 
     def refuse(self, name: str, detail: str) -> None:
         self._errors.append(Invalid(detail, f"{self._pointer}/{name}"))
@@ -146,7 +159,7 @@ _HANDLER = ("type", *HandlerTargetBody.__struct_fields__)
 
 def task_spec(body: object, source: Source) -> TaskSpec:
     """The command to create a task. Raises Invalid, or TooLarge for its payload."""
-    members = _Members(body, "", _TASK)
+    members = Members(body, "", _TASK)
     if not members.has("target"):
         members.refuse("target", "a target is needed")
     run_at_ms, delay_ms, zone = _due(members, None)
@@ -154,16 +167,16 @@ def task_spec(body: object, source: Source) -> TaskSpec:
     if key is not None and source.key is not None and key != source.key:
         members.refuse("idempotency_key", "differs from the header Idempotency-Key")
     spec = TaskSpec(
-        target=members.take("target", _target, _NO_TARGET, _NO_TARGET),
-        payload=members.take("payload", _payload_rule(source.payload_bytes_max), b""),
+        target=members.take("target", read_target, NO_TARGET, NO_TARGET),
+        payload=members.take("payload", payload_rule(source.payload_bytes_max), b""),
         tenant=source.tenant,
         queue=members.take("queue", names.check_name, "default"),
         priority=members.take("priority", names.check_priority, "normal"),
         run_at_ms=run_at_ms,
         delay_ms=delay_ms,
         retry=members.take("retry", Retry.parse, DEFAULT_RETRY, DEFAULT_RETRY),
-        timeout_ms=members.take("timeout", _timeout, None, None),
-        lease_ms=members.take("lease", _lease, None, None),
+        timeout_ms=members.take("timeout", read_timeout, None, None),
+        lease_ms=members.take("lease", read_lease, None, None),
         expires_at_ms=members.take("expires_at", _expiry_rule(zone), None, None),
         tags=members.take("tags", names.check_tags, (), ()),
         key=source.key if key is None else key,
@@ -174,18 +187,18 @@ def task_spec(body: object, source: Source) -> TaskSpec:
 
 def changes(body: object, payload_bytes_max: int) -> Changes:
     """The command to edit a task: what is named changes, and null empties where that is possible."""
-    members = _Members(body, "", _CHANGES)
+    members = Members(body, "", _CHANGES)
     run_at_ms, delay_ms, zone = _due(members, _UNSET)
     found = Changes(
         run_at_ms=run_at_ms,
         delay_ms=delay_ms,
-        payload=members.take("payload", _payload_rule(payload_bytes_max), _UNSET),
+        payload=members.take("payload", payload_rule(payload_bytes_max), _UNSET),
         queue=members.take("queue", names.check_name, _UNSET),
         priority=members.take("priority", names.check_priority, _UNSET),
-        target=members.take("target", _target, _UNSET),
+        target=members.take("target", read_target, _UNSET),
         retry=members.take("retry", Retry.parse, _UNSET, DEFAULT_RETRY),
-        timeout_ms=members.take("timeout", _timeout, _UNSET, None),
-        lease_ms=members.take("lease", _lease, _UNSET),
+        timeout_ms=members.take("timeout", read_timeout, _UNSET, None),
+        lease_ms=members.take("lease", read_lease, _UNSET),
         expires_at_ms=members.take("expires_at", _expiry_rule(zone), _UNSET, None),
         tags=members.take("tags", names.check_tags, _UNSET, ()),
     )
@@ -195,10 +208,10 @@ def changes(body: object, payload_bytes_max: int) -> Changes:
 
 def no_members(body: object) -> None:
     """The body of a verb that takes no options: an empty object."""
-    _Members(body, "", ()).finish()
+    Members(body, "", ()).finish()
 
 
-def _due(members: _Members, absent: Any) -> tuple[Any, Any, str | None]:
+def _due(members: Members, absent: Any) -> tuple[Any, Any, str | None]:
     """``run_at`` and ``delay``, at most one of them, and the ``timezone`` of local times."""
     zone = members.take("timezone", check_timezone, None, None)
     if members.has("run_at") and members.has("delay"):
@@ -229,28 +242,28 @@ def _expiry_rule(zone: str | None) -> Rule[int]:
     return rule if zone else parse_instant
 
 
-def _payload_rule(most: int) -> Rule[bytes]:
+def payload_rule(most: int) -> Rule[bytes]:
     def rule(value: object, pointer: str) -> bytes:
         return codec.encode(value, pointer, most=most)
 
     return rule
 
 
-def _timeout(value: object, pointer: str) -> int:
+def read_timeout(value: object, pointer: str) -> int:
     return parse_duration(value, pointer, least_ms=1)
 
 
-def _lease(value: object, pointer: str) -> int:
+def read_lease(value: object, pointer: str) -> int:
     return parse_duration(value, pointer, least_ms=SECOND_MS, most_ms=DAY_MS)
 
 
-_NO_TARGET: Final[Target] = HandlerTarget("")  # stands in until `finish` raises
+NO_TARGET: Final[Target] = HandlerTarget("")  # stands in until `finish` raises
 
 
-def _target(value: object, pointer: str) -> Target:
+def read_target(value: object, pointer: str) -> Target:
     kind = value.get("type") if type(value) is dict else None
     if kind == "handler":
-        members = _Members(value, pointer, _HANDLER)
+        members = Members(value, pointer, _HANDLER)
         if not members.has("name"):
             members.refuse("name", "the name of a handler is needed")
         handler = HandlerTarget(
@@ -260,7 +273,7 @@ def _target(value: object, pointer: str) -> Target:
         members.finish()
         return handler
     if kind == "http":
-        members = _Members(value, pointer, _HTTP)
+        members = Members(value, pointer, _HTTP)
         if not members.has("url"):
             members.refuse("url", "a URL is needed")
         request = HttpTarget(
@@ -301,6 +314,15 @@ _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
 _ETAG = re.compile(r'(W/)?"([^"]*)"')
 
 
+def demands_absence(if_none_match: str | None) -> bool:
+    """Whether a write shall only create: ``If-None-Match: *``. Raises Malformed for any other."""
+    if if_none_match is None:
+        return False
+    if if_none_match.strip() != "*":
+        raise Malformed("here If-None-Match can only be *, to create", "@If-None-Match")
+    return True
+
+
 def key_of(header: str | None) -> str | None:
     """The value of ``Idempotency-Key``, quoted (RFC 8941) or bare. Raises Invalid."""
     if header is None:
@@ -322,6 +344,15 @@ def preferred_wait_s(header: str | None) -> int | None:
         if found:
             return int(found[1])
     return None
+
+
+def whole(text: str | None, name: str, *, default: int, most: int) -> int:
+    """The query parameter ``name`` as a whole number from 1 to ``most``. Raises Invalid."""
+    if text is None:
+        return default
+    if text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most:
+        return int(text)
+    raise Invalid(f"a whole number from 1 to {most} is needed", f"?{name}")
 
 
 def wait_ms(text: str) -> int:

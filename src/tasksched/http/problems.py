@@ -22,7 +22,9 @@ TEXT_MAX: Final = 1_000
 ERRORS_MAX: Final = 100
 """Of wrong fields, so many are named."""
 
-_PUBLIC_EXTRA: Final = ("task_id", "task_status", "version")
+_PUBLIC_EXTRA: Final = (
+    "task_id", "task_status", "recurring_task_id", "recurring_status", "version",
+)  # fmt: skip
 _encode = msgspec.json.Encoder().encode
 
 
@@ -32,6 +34,12 @@ class MethodNotAllowed(TaskschedError):
 
 class UnsupportedMediaType(TaskschedError):
     code, status, exit_code, title = "UNSUPPORTED_MEDIA_TYPE", 415, 2, "Unsupported media type"
+
+
+class PreconditionRequired(TaskschedError):
+    """What is there may be changed by whoever names its version alone: send ``If-Match``."""
+
+    code, status, exit_code, title = "PRECONDITION_REQUIRED", 428, 4, "A precondition is required"
 
 
 class Misdirected(TaskschedError):
@@ -44,7 +52,7 @@ def reply_of(error: Exception, request_id: str) -> Reply:
     """The answer to a request that raised. What is not of our tree becomes a bare 500."""
     known = _known(error)
     view = ProblemView(
-        type=f"/problems/{known.code.lower().replace('_', '-')}",
+        type=f"/problems/{slug(known.code)}",
         title=known.title,
         status=known.status,
         code=known.code,
@@ -60,6 +68,11 @@ def reply_of(error: Exception, request_id: str) -> Reply:
 def field_errors(error: Invalid) -> list[FieldError]:
     """What is wrong, field by field; at most ERRORS_MAX."""
     return [_field(problem) for problem in error.problems[:ERRORS_MAX]]
+
+
+def slug(code: str) -> str:
+    """The code as it stands in a URL."""
+    return code.lower().replace("_", "-")
 
 
 def plain(text: str) -> str:

@@ -46,8 +46,8 @@ def created(made: Created, durability: str) -> bytes:
 
 def task_view(task: Task) -> TaskView:
     """The task, with its payload and result where they were loaded and there are any."""
-    payload, payload_broken = _body(task.payload, broken=task.corrupt)
-    result, result_broken = _body(task.result, broken=False)
+    payload, payload_broken = body_of(task.payload, broken=task.corrupt)
+    result, result_broken = body_of(task.result, broken=False)
     started_ms = task.last_attempt.started_ms if task.last_attempt else None
     return TaskView(
         task_id=task.id,
@@ -66,16 +66,19 @@ def task_view(task: Task) -> TaskView:
         cancel_requested=task.cancel_requested,
         progress=task.progress,
         tags=list(task.tags),
-        retry=_retry(task.retry),
-        timeout=_length(task.timeout_ms),
-        lease=_length(task.lease_ms),
-        expires_at=_moment(task.expires_at_ms),
+        retry=retry_view(task.retry),
+        timeout=length(task.timeout_ms),
+        lease=length(task.lease_ms),
+        expires_at=moment(task.expires_at_ms),
+        recurring_task_id=task.schedule.partition(":")[2] if task.schedule else UNSET,
+        nominal_at=moment(task.nominal_ms) if task.schedule else UNSET,
+        missed=task.missed if task.schedule else UNSET,
         timestamps=Timestamps(
             created_at=format_instant(task.created_ms),
             run_at=format_instant(task.due_ms),
-            queued_at=_moment(task.queued_ms),
-            started_at=_moment(started_ms),
-            finished_at=_moment(task.finished_ms),
+            queued_at=moment(task.queued_ms),
+            started_at=moment(started_ms),
+            finished_at=moment(task.finished_ms),
         ),
     )
 
@@ -99,7 +102,7 @@ def attempts(found: list[Attempt]) -> bytes:
             fence=attempt.fence,
             worker=attempt.worker,
             started_at=format_instant(attempt.started_ms),
-            ended_at=_moment(attempt.ended_ms),
+            ended_at=moment(attempt.ended_ms),
             outcome=attempt.outcome,
             error=_error(attempt.error),
         )
@@ -115,7 +118,7 @@ def target_body(target: Target) -> HttpTargetBody | HandlerTargetBody:
     return HandlerTargetBody(target.name, target.version)
 
 
-def _body(stored: bytes | None, *, broken: bool) -> tuple[msgspec.Raw | UnsetType, bool]:
+def body_of(stored: bytes | None, *, broken: bool) -> tuple[msgspec.Raw | UnsetType, bool]:
     """Stored bytes as JSON, and whether they are broken; UNSET where there are none."""
     if broken:
         return _NULL, True
@@ -130,7 +133,7 @@ def _body(stored: bytes | None, *, broken: bool) -> tuple[msgspec.Raw | UnsetTyp
         return _NULL, True
 
 
-def _retry(retry: Retry) -> RetryView:
+def retry_view(retry: Retry) -> RetryView:
     factor = int(retry.factor) if retry.factor.is_integer() else retry.factor
     backoff = BackoffView(
         format_duration(retry.initial_ms), factor, format_duration(retry.max_ms), retry.jitter
@@ -142,9 +145,9 @@ def _error(error: ErrorInfo | None) -> ErrorView | None:
     return None if error is None else ErrorView(error.type, error.message, error.traceback)
 
 
-def _length(ms: int | None) -> str | None:
+def length(ms: int | None) -> str | None:
     return None if ms is None else format_duration(ms)
 
 
-def _moment(ms: int | None) -> str | None:
+def moment(ms: int | None) -> str | None:
     return None if ms is None else format_instant(ms)

@@ -159,7 +159,10 @@ class RetryView(Struct):
 
 
 class TaskView(Struct, kw_only=True):
-    """A task as it stands. ``payload`` is missing where the task has none, and in lists."""
+    """A task as it stands. ``payload`` is missing where the task has none, and in lists.
+
+    An occurrence of a recurring task says of which, for which time, and for how many that were missed.
+    """
 
     task_id: str
     status: State
@@ -183,6 +186,9 @@ class TaskView(Struct, kw_only=True):
     timeout: Length | None
     lease: Length | None
     expires_at: Moment | None
+    recurring_task_id: str | UnsetType = UNSET
+    nominal_at: Moment | None | UnsetType = UNSET
+    missed: int | UnsetType = UNSET
     timestamps: Timestamps
     why_waiting: list[dict[str, Any]] | UnsetType = UNSET
 
@@ -255,6 +261,8 @@ class ProblemView(Struct, kw_only=True, omit_defaults=True):
     errors: list[FieldError] | None = None
     task_id: str | None = None
     task_status: str | None = None
+    recurring_task_id: str | None = None
+    recurring_status: str | None = None
     version: int | None = None
 
 
@@ -284,6 +292,16 @@ class CountView(Struct):
     total: int
     by_status: dict[str, int]
     by_queue: dict[str, dict[str, int]]
+
+
+class ProblemKindView(Struct):
+    """What a ``code`` means. ``retryable``: the same request may succeed later."""
+
+    code: str
+    title: str
+    status: int
+    retryable: bool
+    detail: str
 
 
 class StatusView(Struct):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
+from tasksched.commands.recurring import Recurring
 from tasksched.commands.system import System
 from tasksched.commands.tasks import Tasks
 from tasksched.http import exchange
@@ -17,6 +18,7 @@ class Services:
     """The commands and the settings of one API process."""
 
     tasks: Tasks
+    recurring: Recurring
     system: System
     settings: Settings
 

@@ -9,11 +9,12 @@ while no keys are configured, and never from a body.
 from typing import Final, get_args
 
 from tasksched.commands.explain import why_waiting
-from tasksched.commands.listing import LIMIT_MAX, TaskQuery, list_tasks
+from tasksched.commands.listing import TaskQuery, list_tasks
 from tasksched.commands.tasks import Changes
 from tasksched.errors import Conflict, Invalid, PreconditionFailed
 from tasksched.http import parse, render
 from tasksched.http.exchange import JSON, Headers, Reply
+from tasksched.http.paging import limit_of, next_link
 from tasksched.http.problems import UnsupportedMediaType
 from tasksched.http.schema import ChangedView, CountView, Durability, TaskView
 from tasksched.http.services import Call
@@ -27,9 +28,9 @@ DURABILITIES: Final[tuple[Durability, ...]] = get_args(Durability)
 JSON_TYPES: Final = frozenset({"application/json"})
 EDIT_TYPES: Final = frozenset({"application/json", "application/merge-patch+json"})
 
-_PRIVATE = (b"cache-control", b"private, no-cache")
+PRIVATE = (b"cache-control", b"private, no-cache")
 _FIRST_ETAG = (b"etag", b'"1"')
-_REPLAYED = (b"idempotency-replayed", b"true")
+REPLAYED = (b"idempotency-replayed", b"true")
 _NO_CHANGE = Changes()
 
 
@@ -96,7 +97,7 @@ def waits_ms(call: Call, query: dict[str, str]) -> tuple[int, Headers]:
 
 def task_reply(view: TaskView, status: int = 200, headers: Headers | None = None) -> Reply:
     etag = (b"etag", b'"%d"' % view.version)
-    return Reply(status, render.encode(view), [JSON, _PRIVATE, etag, *(headers or [])])
+    return Reply(status, render.encode(view), [JSON, PRIVATE, etag, *(headers or [])])
 
 
 def _location(call: Call, task_id: str) -> tuple[bytes, bytes]:
@@ -131,10 +132,11 @@ async def _awaited(
 ) -> Reply:
     task = made.task
     if made.created or (task is not None and task.status not in FINAL):
-        task = await call.services.tasks.wait(tenant_of(call), made.id, wait_ms)
+        waiting = call.services.tasks.wait(tenant_of(call), made.id, wait_ms)
+        task = await call.unless_gone(waiting)
     reply = _replay(call, made, level, task)
     if made.created:
-        headers = [field for field in reply.headers if field != _REPLAYED]
+        headers = [field for field in reply.headers if field != REPLAYED]
         return Reply(201, reply.body, headers + heard)
     return Reply(reply.status, reply.body, reply.headers + heard)
 
@@ -144,11 +146,11 @@ def _replay(call: Call, made: Created, level: Durability, task: Task | None) -> 
     if task is None:
         # Retention took the task and left the memory of its key.
         body = {"task_id": made.id, "status": None, "created": False, "durability": level}
-        return Reply(200, render.encode(body), [JSON, _REPLAYED])
+        return Reply(200, render.encode(body), [JSON, REPLAYED])
     view = render.whole_view(task)
     view.created = made.created
     view.durability = level
-    return task_reply(view, 200, [_location(call, made.id), _REPLAYED])
+    return task_reply(view, 200, [_location(call, made.id), REPLAYED])
 
 
 # -- looking ----------------------------------------------------------------------------------------
@@ -160,11 +162,11 @@ async def get(call: Call) -> Reply:
     tenant, tasks = tenant_of(call), call.services.tasks
     wait_ms, heard = waits_ms(call, query)
     if wait_ms:
-        task = await tasks.wait(tenant, call.task_id, wait_ms)
+        task = await call.unless_gone(tasks.wait(tenant, call.task_id, wait_ms))
     else:
         task = await tasks.get(tenant, call.task_id)
     if parse.none_match(call.header(b"if-none-match"), task.version):
-        return Reply(304, b"", [_PRIVATE, (b"etag", b'"%d"' % task.version), *heard])
+        return Reply(304, b"", [PRIVATE, (b"etag", b'"%d"' % task.version), *heard])
     view = render.whole_view(task)
     view.why_waiting = await why_waiting(tasks.reads, task) if task.status in WAITING else []
     return task_reply(view, 200, heard)
@@ -174,7 +176,7 @@ async def attempts(call: Call) -> Reply:
     """The execution log of a task, oldest first."""
     call.query()
     found = await call.services.tasks.attempts(tenant_of(call), call.task_id)
-    return Reply(200, render.attempts(found), [JSON, _PRIVATE])
+    return Reply(200, render.attempts(found), [JSON, PRIVATE])
 
 
 async def list_(call: Call) -> Reply:
@@ -183,7 +185,8 @@ async def list_(call: Call) -> Reply:
         "status", "queue", "priority", "handler", "tag", "due_from", "due_to", "limit", "cursor"
     )
     page = await list_tasks(call.services.tasks.reads, _task_query(tenant_of(call), query))
-    return Reply(200, render.page(page.items, page.next_cursor), [JSON, _PRIVATE])
+    headers = [JSON, PRIVATE, *next_link(call, query, page.next_cursor)]
+    return Reply(200, render.page(page.items, page.next_cursor), headers)
 
 
 def _task_query(tenant: str, query: dict[str, str]) -> TaskQuery:
@@ -205,7 +208,7 @@ def _task_query(tenant: str, query: dict[str, str]) -> TaskQuery:
         tag=name("tag"),
         due_from_ms=instant("due_from"),
         due_to_ms=instant("due_to"),
-        limit=_limit(query.get("limit")),
+        limit=limit_of(query.get("limit")),
         cursor=query.get("cursor"),
     )
 
@@ -230,20 +233,12 @@ def _handler_pattern(text: str | None) -> str | None:
     return text
 
 
-def _limit(text: str | None) -> int:
-    if text is None:
-        return 50
-    if text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= LIMIT_MAX:
-        return int(text)
-    raise Invalid(f"a limit is a whole number from 1 to {LIMIT_MAX}", "?limit")
-
-
 async def count(call: Call) -> Reply:
     """How many tasks there are, by status and by queue."""
     call.query()
     found = await call.services.system.counts(tenant_of(call))
     view = CountView(found.total, dict(found.by_status), dict(found.by_queue))
-    return Reply(200, render.encode(view), [JSON, _PRIVATE])
+    return Reply(200, render.encode(view), [JSON, PRIVATE])
 
 
 # -- changing ---------------------------------------------------------------------------------------
@@ -318,4 +313,4 @@ async def _changed_reply(
 ) -> Reply:
     view.durability = await reached(call, view.task_id, asked)
     etag = (b"etag", b'"%d"' % view.version)
-    return Reply(status, render.encode(view), [JSON, _PRIVATE, etag])
+    return Reply(status, render.encode(view), [JSON, PRIVATE, etag])

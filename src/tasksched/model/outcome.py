@@ -62,8 +62,9 @@ def judge(failure: Failure, retry: Retry, *, attempts: int, rng: Callable[[], fl
         return Outcome(kind=failure.kind, reason="attempts_exhausted", error=failure.error)
     wait_ms = retry.delay_ms(max(attempts, 1), rng)
     if failure.retry_after_ms is not None:
-        asked_ms = min(failure.retry_after_ms, RETRY_AFTER_MAX_MS)
-        wait_ms = max(wait_ms, asked_ms) if failure.at_least else asked_ms
+        # What a target asks for is capped; what a handler asks for is its own affair.
+        asked_ms = failure.retry_after_ms
+        wait_ms = max(wait_ms, min(asked_ms, RETRY_AFTER_MAX_MS)) if failure.at_least else asked_ms
     return Outcome(kind=failure.kind, retry_ms=wait_ms, error=failure.error)
 
 

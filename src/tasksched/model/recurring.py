@@ -115,6 +115,21 @@ def read_policy(text: bytes | None) -> MisfirePolicy:
     return MisfirePolicy(**msgspec.json.decode(text)) if text else MisfirePolicy()
 
 
+def is_zoned(rule: Rule) -> bool:
+    """Whether its nominal times depend on the rules by which a zone sets its clock."""
+    return rule.kind in {"cron", "rrule"} and rule.tz != "UTC"
+
+
+def resumed_ms(rule: Rule, now_ms: int) -> int | None:
+    """The first nominal time that is owed after a change at ``now_ms``: always a later one.
+
+    Only a start that is still to come is kept for a fixed delay; a past one must not fire at once.
+    """
+    if rule.kind == "delay" and rule.start_ms is not None and rule.start_ms > now_ms:
+        return rule.first(now_ms)
+    return rule.next(now_ms)
+
+
 Run = tuple[int, int, int]
 """nominal_ms, due_ms, missed: an occurrence to create."""
 

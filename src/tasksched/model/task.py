@@ -165,6 +165,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     queued_ms: int | None = None
     finished_ms: int | None = None
     last_attempt: Attempt | None = None
+    schedule: str | None = None  # tenant:id of the recurring task that it is an occurrence of
+    nominal_ms: int | None = None
+    missed: int = 0
     corrupt: bool = False
 
 

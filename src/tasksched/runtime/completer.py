@@ -36,6 +36,7 @@ class Completer:
         self._forget = forget
         self._waiting: list[list[End]] = [[] for _ in range(store.shards)]
         self._sending: dict[int, asyncio.Task[None]] = {}
+        self._aborted = False
         self.held = 0  # handed in, not answered for
         self.settled = 0
         self.released = 0
@@ -59,6 +60,9 @@ class Completer:
 
     async def abort(self) -> None:
         """Stop repeating; what is held is lost to us, and reaped when its lease ends."""
+        # A flag too: before Python 3.12 ``asyncio.wait_for``, which the client library uses, may
+        # swallow a cancellation, and what repeats for ever would.
+        self._aborted = True
         tasks = list(self._sending.values())
         for task in tasks:
             task.cancel()
@@ -123,7 +127,7 @@ class Completer:
     ) -> list[str] | None:
         """The words, as soon as Redis answers; None if it refuses these rows whatever we do."""
         rest_s = REST_S
-        while True:
+        while not self._aborted:
             try:
                 return await tell(ends)
             except Unavailable as error:
@@ -134,6 +138,7 @@ class Completer:
                 return None
             await asyncio.sleep(rest_s)
             rest_s = min(rest_s * 2, REST_MAX_S)
+        raise asyncio.CancelledError
 
     def _miss(self, run: Run, outcome: Outcome, word: str) -> None:
         match word:

@@ -94,6 +94,12 @@ class Ctx:
         return _EPOCH + timedelta(milliseconds=self._run.grant.due_ms)
 
     @property
+    def nominal_at(self) -> datetime | None:
+        """The nominal time that an occurrence of a recurring task stands for, in UTC."""
+        nominal_ms = self._run.grant.nominal_ms
+        return None if nominal_ms is None else _EPOCH + timedelta(milliseconds=nominal_ms)
+
+    @property
     def deadline(self) -> float | None:
         """When the timeout ends the attempt, on ``time.monotonic()``; None where there is none."""
         return self._run.deadline

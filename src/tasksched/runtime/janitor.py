@@ -2,7 +2,9 @@
 
 One shard at a time in rotation, one bounded script call after the other. Finished tasks leave by
 age, count and bytes; entries of ready streams that have no task behind them go, running tasks that
-were lost from the watch index are watched again, consumers of dead workers are removed.
+were lost from the watch index are watched again, consumers of dead workers are removed. Next times
+that were computed with another release of the zone data are computed anew: at the first look at a
+shard, and hourly, for a process with an older release may have written since.
 """
 
 import asyncio
@@ -11,10 +13,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tasksched import log
+from tasksched import clock, log
 from tasksched.errors import TaskschedError
+from tasksched.runtime import ticker
 from tasksched.store.protocol import BATCH_MAX, Store
+from tasksched.store.reads import Reads
+from tasksched.store.schedules import Schedules
 
+RETIME_MS = 3_600_000
 BUDGET_SHARE = 4  # finished records may use a quarter of the server's memory budget
 
 _log = log.get("janitor")
@@ -38,6 +44,8 @@ class Janitor:
         self._store = store
         self._retention = retention
         self._rest_s = look_ms / 1000
+        self._schedules = Schedules(store)
+        self._retimed_ms: dict[int, int] = {}
         self.removed = 0
         self.mended = 0
 
@@ -55,6 +63,7 @@ class Janitor:
 
     async def clean(self, shard: int) -> None:
         """One round over one shard."""
+        await self._retime(shard)
         keys, gateway = self._store.keys[shard], self._store.gateway
         streams, tenants = await gateway.pipeline(
             [("SMEMBERS", keys.opened), ("SMEMBERS", keys.tenants)]
@@ -65,6 +74,13 @@ class Janitor:
             bytes_max = await self._bytes_max()
             for tenant in tenants:
                 await self._prune(shard, tenant.decode(), bytes_max)
+
+    async def _retime(self, shard: int) -> None:
+        before_ms = self._retimed_ms.get(shard)
+        if before_ms is not None and clock.mono_ms() - before_ms < RETIME_MS:
+            return
+        await ticker.retime(self._schedules, shard, await Reads(self._store).now_ms())
+        self._retimed_ms[shard] = clock.mono_ms()
 
     async def _sweep(self, shard: int, stream: str) -> None:
         start = "-"

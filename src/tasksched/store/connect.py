@@ -186,5 +186,39 @@ def _client(url: str, options: dict[str, Any]) -> Any:
             for host, _, port in (h.partition(":") for h in hosts.split(","))
         ]
         sentinel: Any = Sentinel(pairs, socket_timeout=COMMAND_TIMEOUT_S)  # type: ignore[no-untyped-call]  # untyped there
-        return sentinel.master_for(service or "mymaster", **options)
-    return redis_asyncio.Redis.from_url(url, **options)
+        client: Any = sentinel.master_for(service or "mymaster", **options)
+    else:
+        client = redis_asyncio.Redis.from_url(url, **options)
+    client.connection_pool.connection_class = _cancellable(client.connection_pool.connection_class)
+    return client
+
+
+def _cancellable(kind: Any) -> Any:
+    """The connection class, able to be cancelled while it sends.
+
+    The library sends inside ``asyncio.wait_for``, which before Python 3.12 loses a cancellation
+    that comes in the turn in which the sending is done (gh-86296): Ctrl-C went unheard, and so did
+    the timeouts of callers. It also made a task for each command.
+    """
+
+    class Cancellable(kind):  # type: ignore[misc]  # its base is known when it runs
+        async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+            if not self.is_connected:
+                await self.connect()
+            if check_health:
+                await self.check_health()
+            try:
+                async with asyncio.timeout(self.socket_timeout):
+                    self._writer.writelines([command] if isinstance(command, bytes) else command)
+                    await self._writer.drain()
+            except TimeoutError:
+                await self.disconnect(nowait=True)
+                raise RedisTimeoutError("Timeout writing to socket") from None
+            except OSError as error:
+                await self.disconnect(nowait=True)
+                raise RedisConnectionError(f"Error while writing to socket: {error}") from error
+            except BaseException:
+                await self.disconnect(nowait=True)  # half a command may be on its way
+                raise
+
+    return Cancellable

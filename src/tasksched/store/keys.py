@@ -34,7 +34,7 @@ class ShardKeys:
         return f"{self.shard}:attempts:{task_id}"
 
     def stub(self, task_id: str) -> str:
-        """string "until_ms fingerprint" · what retention leaves of an id · prune."""
+        """string "until_ms fingerprint" · what retention leaves of an id · prune, remove_schedule."""
         return f"{self.shard}:stub:{task_id}"
 
     # -- waiting ------------------------------------------------------------------------------
@@ -156,8 +156,12 @@ class ShardKeys:
         return f"{self.shard}:schedules"
 
     def open(self, ref: str) -> str:
-        """set · occurrences of a schedule that have no verdict yet · fire, verdicts."""
+        """set · occurrences that the rule made and that have no verdict yet · fire, verdicts."""
         return f"{self.shard}:open:{ref}"
+
+    def extra(self, ref: str) -> str:
+        """set · likewise those that were made by hand · trigger, verdicts."""
+        return f"{self.shard}:extra:{ref}"
 
     def catchup(self, ref: str) -> str:
         """list · nominal times that wait to be caught up with, oldest first · fire."""

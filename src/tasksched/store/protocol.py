@@ -48,6 +48,7 @@ class Grant(NamedTuple):
     lease_ms: int | None
     uncounted: int
     lost: int
+    nominal_ms: int | None = None
 
     @property
     def attempts(self) -> int:
@@ -351,12 +352,13 @@ def _grant(row: list[Any], now_ms: int) -> Grant:
         lost,
         _,
         id_,
-        _,
+        nominal,
     ) = row
     options = decode_options(raw) if raw else DEFAULT_OPTIONS
     return Grant(
         id_.decode(), fence.decode(), attempt, lane.decode(), int(due_ms), int(created_ms), now_ms,
         payload, options, int(lease) if lease else None, int(uncounted or 0), int(lost or 0),
+        int(nominal) if nominal else None,
     )  # fmt: skip
 
 

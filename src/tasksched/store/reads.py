@@ -22,7 +22,8 @@ from tasksched.store.scripts import Arg
 _FIELDS = (
     "state", "version", "lane", "due_ms", "created_ms", "options", "attempt", "uncounted", "life",
     "lease_ms", "expires_ms", "reason", "error", "cancel_requested", "progress", "queued_ms",
-    "finished_ms", "fence", "worker", "started_ms", "ended_ms", "outcome",
+    "finished_ms", "fence", "worker", "started_ms", "ended_ms", "outcome", "schedule", "nominal_ms",
+    "missed",
 )  # fmt: skip
 _BODIES = ("payload", "result", "body")
 
@@ -278,6 +279,9 @@ def task_of(task_id: str, raw: dict[str, Any]) -> Task:
         queued_ms=_int(raw["queued_ms"]),
         finished_ms=_int(raw["finished_ms"]),
         last_attempt=_last_attempt(attempt, raw, error) if attempt else None,
+        schedule=raw["schedule"].decode() if raw["schedule"] else None,
+        nominal_ms=_int(raw["nominal_ms"]),
+        missed=int(raw["missed"] or 0),
     )
 
 

@@ -3,19 +3,21 @@
 ``ref`` is ``tenant:id``; a schedule and all its occurrences live on one shard.
 """
 
+import contextlib
 import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from tasksched.errors import TaskschedError
 from tasksched.model.recurring import (
     LEDGER_MS,
     LedgerEntry,
     Run,
     Schedule,
     ScheduleSpec,
-    occurrence_id,
+    is_zoned,
     plan_runs,
     policy_json,
     read_policy,
@@ -23,22 +25,28 @@ from tasksched.model.recurring import (
 )
 from tasksched.model.schedule.fixed import Delay
 from tasksched.model.schedule.misfire import Plan
-from tasksched.model.schedule.parse import parse_rule
 from tasksched.model.schedule.rule import Rule
-from tasksched.model.task import DEFAULT_OPTIONS, TaskSpec, decode_options
-from tasksched.store.protocol import Changed, Store, opt, target_of
+from tasksched.model.zones import TZDATA_VERSION
+from tasksched.store.protocol import Changed, Store, opt
+from tasksched.store.schedule_records import (
+    FIELDS,
+    bound_rule,
+    read_entry,
+    read_int,
+    read_schedule,
+)
 from tasksched.store.scripts import Arg
 
 FIRE_MAX = 50
-_FIELDS = (
-    "status", "version", "generation", "created_ms", "updated_ms", "rule", "policy", "overlap",
-    "after", "owner", "jitter_ms", "max_runs", "lane", "options", "lease_ms", "next_ms", "last_ms",
-    "runs", "reason", "head", "payload", "body",
+SCAN_COUNT = 200
+# As ``lua/owed.lua`` answers them, after the name of the schedule.
+_OWED_FIELDS = (
+    "status", "version", "generation", "kind", "rule", "policy", "next_ms", "last_ms", "jitter_ms",
 )  # fmt: skip
 
 
 class Owed(NamedTuple):
-    """A schedule whose next nominal time has come."""
+    """A schedule as planning needs it. ``next_ms`` is None only where nothing is owed."""
 
     ref: str
     status: str
@@ -46,9 +54,28 @@ class Owed(NamedTuple):
     generation_ms: int
     rule: Rule
     policy: bytes | None
-    next_ms: int
+    next_ms: int | None
     last_ms: int | None
     jitter_ms: int | None
+
+
+class Broken(NamedTuple):
+    """A schedule that owes something and cannot be planned: nobody can read its rule."""
+
+    ref: str
+    version: int
+    next_ms: int
+    reason: str
+
+
+class Retiming(NamedTuple):
+    """Another next nominal time for a schedule that stands as it was read."""
+
+    ref: str
+    version: int
+    expected_ms: int | None
+    next_ms: int | None
+    broken: str = ""
 
 
 class Firing(NamedTuple):
@@ -61,6 +88,7 @@ class Firing(NamedTuple):
 
 def firing_of(owed: Owed, now_ms: int) -> Firing:
     """The plan for a schedule that owes something."""
+    assert owed.next_ms is not None, owed
     found, runs = plan_runs(
         owed.ref,
         owed.rule,
@@ -70,11 +98,6 @@ def firing_of(owed: Owed, now_ms: int) -> Firing:
         jitter_ms=owed.jitter_ms or 0,
     )
     return Firing(owed, found, runs)
-
-
-def bound_rule(ref: str, text: bytes | str, generation_ms: int) -> Rule:
-    """The stored rule of a schedule, bound to it."""
-    return parse_rule(msgspec.json.decode(text)).bind(ref, generation_ms)
 
 
 class Schedules:
@@ -110,7 +133,7 @@ class Schedules:
             spec.ref,
             expected=opt(expected),
             created_ms=created_ms,
-            op=secrets.token_hex(8),
+            op=_new_op(),
             kind=rule.kind,
             rule=msgspec.json.encode(rule.fields()),
             policy=policy_json(spec),
@@ -127,55 +150,100 @@ class Schedules:
             lease_ms=opt(template.lease_ms),
             next_ms=opt(next_ms),
             fingerprint=fingerprint,
+            tzdata=TZDATA_VERSION if is_zoned(rule) else "",
         )
         return _changed(await self._run("put_schedule", values))
 
-    async def pause_schedule(self, ref: str, expected: int | None) -> Changed:
-        return _changed(
-            await self._run("pause_schedule", self._values(ref, expected=opt(expected)))
-        )
+    # Each call of these has a name of its own, which its replays share.
+
+    async def pause_schedule(self, ref: str, expected: int | None, *, op: str = "") -> Changed:
+        """Words: paused, missing, version, state, owed."""
+        values = self._values(ref, expected=opt(expected), op=op or _new_op())
+        return _changed(await self._run("pause_schedule", values))
 
     async def resume_schedule(
-        self, ref: str, expected: int | None, *, next_ms: int | None
+        self, ref: str, expected: int | None, *, next_ms: int | None, op: str = ""
     ) -> Changed:
-        values = self._values(ref, expected=opt(expected), next_ms=opt(next_ms))
+        """Words: resumed, missing, version, state, late."""
+        values = self._values(
+            ref,
+            expected=opt(expected),
+            op=op or _new_op(),
+            next_ms=opt(next_ms),
+            tzdata=TZDATA_VERSION,
+        )
         return _changed(await self._run("resume_schedule", values))
 
-    async def remove_schedule(self, ref: str, expected: int | None) -> Changed:
+    async def remove_schedule(self, ref: str, expected: int | None, *, op: str = "") -> Changed:
         """Removes it, however many occurrences are open."""
+        op = op or _new_op()
         while True:
-            values = self._values(ref, expected=opt(expected))
+            values = self._values(ref, expected=opt(expected), op=op)
             changed = _changed(await self._run("remove_schedule", values))
             if changed.word != "more":
                 return changed
             expected = None
 
     async def trigger(
-        self, ref: str, runs: Sequence[tuple[str, int, str]]
+        self, ref: str, runs: Sequence[tuple[str, int, str]], *, op: str = ""
     ) -> list[str | None] | None:
         """Ids of the extra occurrences (what, nominal, due); None where it was there; None: no schedule."""
-        reply = await self._run("trigger", self._values(ref), runs)
+        reply = await self._run("trigger", self._values(ref, op=op or _new_op()), runs)
         if reply == [b"missing"]:
             return None
         return [task_id.decode() or None for task_id in reply]
 
     # -- firing ---------------------------------------------------------------------------------
 
-    async def owed(self, shard: int, limit: int = FIRE_MAX) -> tuple[int, list[Owed]]:
-        """The server's now, and the schedules that owe something."""
-        clock = self._store.keys[shard].clock
-        values: dict[str, Arg] = {"clock": clock, "now_ms": self._store.now_ms, "limit": limit}
-        reply = await self._run("owed", values)
-        return reply[0], [_owed(row) for row in reply[1:] if row[1] is not None and row[7]]
+    def _of_shard(self, shard: int, **values: Arg) -> dict[str, Arg]:
+        return {"clock": self._store.keys[shard].clock, "now_ms": self._store.now_ms, **values}
+
+    async def owed(self, shard: int, limit: int = FIRE_MAX) -> tuple[int, list[Owed], list[Broken]]:
+        """The server's now, the schedules that owe something, and those that nobody can plan."""
+        reply = await self._run("owed", self._of_shard(shard, limit=limit))
+        owed: list[Owed] = []
+        broken: list[Broken] = []
+        for row in reply[1:]:
+            if row[1] is None or not row[7]:
+                continue
+            try:
+                owed.append(_owed(row))
+            except (TaskschedError, msgspec.DecodeError, TypeError) as error:
+                reason = f"it cannot be planned: {error}"
+                broken.append(Broken(row[0].decode(), int(row[2]), int(row[7]), reason))
+        return reply[0], owed, broken
 
     async def fire(self, shard: int, firings: Sequence[Firing]) -> list[str]:
         """Words: ``fired``, or ``stale`` when somebody else was first."""
-        values: dict[str, Arg] = {
-            "clock": self._store.keys[shard].clock,
-            "now_ms": self._store.now_ms,
-        }
+        values = self._of_shard(shard, tzdata=TZDATA_VERSION)
         rows = [_fire_row(firing) for firing in firings]
         return [word.decode() for word in await self._run("fire", values, rows)]
+
+    async def retime(self, shard: int, retimings: Sequence[Retiming]) -> list[str]:
+        """Words: ``retimed``, ``blocked``, ``stale``, ``owed`` (to be fired first)."""
+        values = self._of_shard(shard, tzdata=TZDATA_VERSION)
+        rows = [
+            (one.ref, one.version, opt(one.expected_ms), opt(one.next_ms), one.broken)
+            for one in retimings
+        ]
+        return [word.decode() for word in await self._run("retime", values, rows)]
+
+    async def outdated(self, shard: int, cursor: int) -> tuple[int, list[Owed]]:
+        """A stretch of the schedules whose time was computed with other zone data; where to go on.
+
+        ``cursor`` is 0 at first, and 0 again at the end. What nobody can read is left out.
+        """
+        keys, gateway = self._store.keys[shard], self._store.gateway
+        raw, entries = await gateway.command("ZSCAN", keys.schedules, cursor, "COUNT", SCAN_COUNT)
+        refs = _members(entries)
+        reads = [("HMGET", keys.schedule(ref), *_OWED_FIELDS, "tzdata") for ref in refs]
+        found: list[Owed] = []
+        for ref, row in zip(refs, await gateway.pipeline(reads) if reads else [], strict=True):
+            release = (row.pop() or b"").decode()
+            if release and release != TZDATA_VERSION:
+                with contextlib.suppress(TaskschedError, msgspec.DecodeError):
+                    found.append(_owed([ref.encode(), *row]))
+        return int(raw), found
 
     async def settle_owed(self, schedule: Schedule, now_ms: int) -> None:
         """Fires what one schedule owes, as a scheduler would; does nothing if somebody was first."""
@@ -202,17 +270,17 @@ class Schedules:
         return found[0]
 
     async def get_many(self, refs: Sequence[str]) -> list[Schedule | None]:
-        commands = [("HMGET", self._key(ref), *_FIELDS) for ref in refs]
+        commands = [("HMGET", self._key(ref), *FIELDS) for ref in refs]
         rows = await self._store.gateway.pipeline(commands) if commands else []
         found: list[Schedule | None] = []
         for ref, row in zip(refs, rows, strict=True):
-            raw = dict(zip(_FIELDS, row, strict=True))
+            raw = dict(zip(FIELDS, row, strict=True))
             if raw["status"] is None:
                 found.append(None)
                 continue
             if raw["body"]:
                 raw["payload"] = await self._store.gateway.command("GET", f"{self._key(ref)}:body")
-            found.append(_schedule(ref, raw))
+            found.append(read_schedule(ref, raw))
         return found
 
     def _key(self, ref: str) -> str:
@@ -225,16 +293,13 @@ class Schedules:
         raws = await self._store.gateway.command(
             "LRANGE", self._store.keys[shard].ledger(ref), 0, -1
         )
-        entries = [_entry(raw.decode(), schedule, shard) for raw in reversed(raws)]
-        return [entry for entry in entries if entry.last_ms > now_ms - LEDGER_MS]
+        entries = [read_entry(raw.decode(), schedule, shard) for raw in reversed(raws)]
+        # What was made by hand is of today, whatever nominal time it was made for.
+        return [entry for entry in entries if entry.by_hand or entry.last_ms > now_ms - LEDGER_MS]
 
 
 def _changed(reply: list[Any]) -> Changed:
     return Changed(reply[0].decode(), reply[1].decode(), reply[2] or 0)
-
-
-def _int(raw: bytes | None) -> int | None:
-    return None if raw is None else int(raw)
 
 
 def _owed(row: list[Any]) -> Owed:
@@ -246,14 +311,15 @@ def _owed(row: list[Any]) -> Owed:
         generation_ms=generation_ms,
         rule=bound_rule(ref, row[5], generation_ms),
         policy=row[6],
-        next_ms=int(row[7]),
-        last_ms=_int(row[8]),
-        jitter_ms=_int(row[9]),
+        next_ms=read_int(row[7]),
+        last_ms=read_int(row[8]),
+        jitter_ms=read_int(row[9]),
     )
 
 
 def _fire_row(firing: Firing) -> tuple[Arg, ...]:
     owed, plan = firing.owed, firing.plan
+    assert owed.next_ms is not None, owed
     return (
         owed.ref,
         owed.version,
@@ -265,65 +331,12 @@ def _fire_row(firing: Firing) -> tuple[Arg, ...]:
     )  # fmt: skip
 
 
-def _schedule(ref: str, raw: dict[str, Any]) -> Schedule:
-    queue, priority, tenant, route = raw["lane"].decode().split(":")
-    options = decode_options(raw["options"]) if raw["options"] else DEFAULT_OPTIONS
-    generation_ms = int(raw["generation"])
-    template = TaskSpec(
-        target=target_of(route, options),
-        payload=raw["payload"] or b"",
-        tenant=tenant,
-        queue=queue,
-        priority=priority,
-        retry=options.retry,
-        timeout_ms=options.timeout_ms,
-        lease_ms=_int(raw["lease_ms"]),
-        tags=options.tags,
-    )
-    overlap: Any = (raw["overlap"] or b"skip").decode()
-    after: Any = (raw["after"] or b"terminal").decode()
-    spec = ScheduleSpec(
-        id=ref.partition(":")[2],
-        template=template,
-        rule=bound_rule(ref, raw["rule"], generation_ms),
-        overlap=overlap,
-        after=after,
-        misfire=read_policy(raw["policy"]),
-        jitter_ms=_int(raw["jitter_ms"]),
-        max_runs=_int(raw["max_runs"]),
-        owner=raw["owner"].decode() if raw["owner"] else None,
-    )
-    return Schedule(
-        spec=spec,
-        status=raw["status"].decode(),
-        version=int(raw["version"]),
-        generation_ms=generation_ms,
-        created_ms=int(raw["created_ms"]),
-        updated_ms=int(raw["updated_ms"]),
-        next_ms=_int(raw["next_ms"]),
-        last_ms=_int(raw["last_ms"]),
-        runs=int(raw["runs"] or 0),
-        reason=raw["reason"].decode() if raw["reason"] else None,
-        head=raw["head"].decode() if raw["head"] else None,
-    )
+def _members(entries: Any) -> list[str]:
+    """The names in a reply of ZSCAN, whichever form the connection gives it."""
+    if entries and isinstance(entries[0], list | tuple):
+        return [entry[0].decode() for entry in entries]
+    return [entry.decode() for entry in entries[::2]]
 
 
-def _entry(text: str, schedule: Schedule, shard: int) -> LedgerEntry:
-    outcome: Any
-    outcome, first, last, count, *note = text.split(" ")
-    remark = note[0] if note else ""
-    fired = outcome == "fired"
-    by_hand = remark == "by_hand"
-    task_id = None
-    if fired and not by_hand and schedule.spec.rule.kind != "delay":
-        task_id = occurrence_id(schedule.spec.ref, schedule.generation_ms, first, shard)
-    return LedgerEntry(
-        outcome=outcome,
-        first_ms=int(first),
-        last_ms=int(last),
-        count=int(count),
-        is_exact=remark != "+",
-        lateness_ms=max(int(remark), 0) if fired and not by_hand and remark else None,
-        task_id=task_id,
-        by_hand=by_hand,
-    )
+def _new_op() -> str:
+    return secrets.token_hex(6)

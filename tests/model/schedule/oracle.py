@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from tasksched.model.schedule.tzif import offset_table
-from tasksched.model.zones import ZONE_NAMES
+from tasksched.model.zones import ZONE_NAMES, zone
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 THREE_HOURS = timedelta(hours=3)
@@ -217,14 +217,28 @@ def day_fields(draw: st.DrawFn, plain: st.SearchStrategy[Item], words: st.Search
 
 
 @st.composite
-def meanings(draw: st.DrawFn, *, seconds: bool = False, dense: bool = True) -> Meaning:
-    """Random expressions of five or six fields. ``dense``: any month, so that something happens."""
+def meanings(
+    draw: st.DrawFn, *, seconds: bool = False, dense: bool = True, near_hour: int | None = None
+) -> Meaning:
+    """Random expressions of five or six fields.
+
+    ``dense``: any month, and often any day, so that something happens in a few hours; ``near_hour``:
+    often at one of the hours around this one.
+    """
     minute = draw(fields(0, 59))
     hour = draw(fields(0, 23))
+    if near_hour is not None and draw(st.booleans()):
+        hours = draw(st.lists(st.integers(near_hour - 1, near_hour + 1), min_size=1, max_size=3))
+        hour = (
+            ",".join(str(value % 24) for value in hours),
+            frozenset(value % 24 for value in hours),
+        )
     second = draw(fields(0, 59)) if seconds else ("", frozenset({0}))
     day = draw(day_fields(fields(1, 31, stars=0), date_words(), lambda day: day.day))
     weekday = draw(day_fields(fields(0, 6, WEEKDAY_NAMES, stars=0), weekday_words(), cron_weekday))
     month = ("*", frozenset(range(1, 13))) if dense else draw(fields(1, 12, MONTH_NAMES))
+    if dense and draw(st.booleans()):
+        day = weekday = ("*", lambda _: True)
     is_and = day[0].startswith(("*", "?")) or weekday[0].startswith(("*", "?"))
 
     def matches_day(at: date) -> bool:
@@ -246,3 +260,13 @@ def clock_changes(draw: st.DrawFn, *, years: tuple[int, int] = (1975, 2100)) -> 
     )
     changes = [at_s for at_s in offset_table(name).starts if first <= at_s < last]
     return name, draw(st.sampled_from(changes) if changes else st.integers(first, last))
+
+
+@st.composite
+def encounters(
+    draw: st.DrawFn, *, seconds: bool = False, years: tuple[int, int] = (1975, 2100)
+) -> tuple[Meaning, str, int]:
+    """An expression, a zone and one of its clock changes, likely to have to do with each other."""
+    name, at_s = draw(clock_changes(years=years))
+    local = datetime.fromtimestamp(at_s, zone(name))
+    return draw(meanings(seconds=seconds, near_hour=local.hour)), name, at_s

@@ -35,7 +35,7 @@ def ask_cronsim(text: str, start: datetime, n: int) -> list[int]:
         reject()  # SUNL, or nothing within its fifty years
 
 
-@examples(400)
+@examples(150)
 @given(meanings(dense=False), STARTS)
 def test_cronsim_agrees_in_utc(meaning, start_s):
     assume(not CRONSIM_FAULTS.search(meaning.text))
@@ -45,7 +45,7 @@ def test_cronsim_agrees_in_utc(meaning, start_s):
     assert expected == rule.between(start_s * 1000, 2**60, 4)
 
 
-@examples(150)
+@examples(60)
 @given(meanings(), STARTS, st.sampled_from(sorted(ZONE_NAMES)))
 def test_cronsim_agrees_in_zones_while_clocks_stand(meaning, start_s, tz):
     assume(not CRONSIM_FAULTS.search(meaning.text))
@@ -62,7 +62,7 @@ def test_cronsim_agrees_in_zones_while_clocks_stand(meaning, start_s, tz):
     assert expected == times
 
 
-@examples(200)
+@examples(80)
 @given(meanings(dense=False), STARTS)
 def test_croniter_agrees_in_utc(meaning, start_s):
     assume(not CRONITER_FAULTS.search(meaning.text))

@@ -99,7 +99,7 @@ def test_elapsed_time():
     )
 
 
-@examples(300)
+@examples(120)
 @given(meanings(dense=False), meanings(dense=False))
 def test_one_sentence_means_one_set_of_times(first, second):
     rules = [cron(meaning, "UTC", ("next", "first")) for meaning in (first, second)]

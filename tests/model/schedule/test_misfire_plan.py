@@ -140,7 +140,7 @@ def test_counting_ends_at_the_cap_where_it_costs():
     )
     assert (found.overdue, found.is_exact) == (1000, False)
     assert [(one.count, one.is_exact) for one in found.skipped] == [(1000, False)]
-    assert found.runs[0].nominal_ms == T("2026-01-31T23:55:00Z")
+    assert found.runs[0].nominal_ms == T("2026-01-31T23:59:00Z")
     # Cron and intervals are counted to the end.
     assert (
         plan(

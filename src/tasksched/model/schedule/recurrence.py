@@ -226,6 +226,8 @@ def _sub_daily(rule: Recurrence, days: Days, minutes: int, seconds: int) -> Loca
         for day in range(cycle)
         if (rule.phase - day * per_day) % rule.interval < per_day and minutes_of(day)
     )
+    if not of_cycle:
+        return None
     repeated = _repeat(of_cycle, cycle, 0, cycle + 366)
 
     def meeting(year: int) -> int:
