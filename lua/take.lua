@@ -45,7 +45,7 @@ end
 -- grant: the reply's row. The slots of what only this script needs carry the id and the nominal time.
 local function complete(grant, id, attempt, fence)
   if grant[15] then grant[9] = redis.call('GET', BODY .. id) end
-  grant[6], grant[7], grant[14], grant[15] = attempt, fence, id, grant[16]
+  grant[1], grant[6], grant[7], grant[14], grant[15] = 'RUNNING', attempt, fence, id, grant[16]
   grant[16] = nil
   return grant
 end

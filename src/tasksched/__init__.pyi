@@ -3,6 +3,7 @@ from tasksched.client.handler import Call as Call
 from tasksched.client.handler import Handler as Handler
 from tasksched.client.handler import Submitter as Submitter
 from tasksched.client.many import PartlyFailed as PartlyFailed
+from tasksched.client.recurring import Recurring as Recurring
 from tasksched.client.task import Task as Task
 from tasksched.client.task import TaskCancelled as TaskCancelled
 from tasksched.client.task import TaskFailed as TaskFailed
@@ -21,4 +22,8 @@ from tasksched.errors import Unsafe as Unsafe
 from tasksched.model.control import Discard as Discard
 from tasksched.model.control import RetryLater as RetryLater
 from tasksched.model.retry import Retry as Retry
+from tasksched.model.schedule import Cron as Cron
+from tasksched.model.schedule import Delay as Delay
+from tasksched.model.schedule import Every as Every
+from tasksched.model.schedule import RRule as RRule
 from tasksched.runtime.context import Ctx as Ctx

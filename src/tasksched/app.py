@@ -16,15 +16,17 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import uvicorn
 import uvloop
 
 from tasksched import embedded, log
 from tasksched.client.app import App
+from tasksched.client.declared import sync_declared
 from tasksched.commands.recurring import Recurring
 from tasksched.commands.session import Session, open_session
 from tasksched.commands.system import System
-from tasksched.errors import Conflict, Invalid, Unavailable, Unsafe
+from tasksched.errors import Conflict, Invalid, TaskschedError, Unavailable, Unsafe
 from tasksched.http.api import Services, make_api
 from tasksched.pool import run_pool
 from tasksched.runtime.janitor import Retention
@@ -64,11 +66,15 @@ def run_scheduler(settings: Settings) -> int:
     return _run(settings, _schedule)
 
 
-def run_worker(target: str | None, settings: Settings) -> int:
-    """A worker for the handlers of ``module:app`` (None: for HTTP targets alone)."""
+def run_worker(target: str | None, settings: Settings, *, prune: bool = False) -> int:
+    """A worker for the handlers of ``module:app`` (None: for HTTP targets alone).
+
+    It brings the recurring tasks that the app declares up to date; ``prune`` also removes those
+    that it declared once and does not any more.
+    """
     if settings.processes > 1:
-        return run_pool(target, settings)
-    registry = load_app(target).registry if target else Registry()
+        return run_pool(target, settings, *(["--prune"] if prune else []))
+    app = load_app(target) if target else None
     # What is loaded stays: the collector need not walk it again and again beside short-lived runs.
     gc.collect()
     gc.freeze()
@@ -77,13 +83,34 @@ def run_worker(target: str | None, settings: Settings) -> int:
     async def role(session: Session, stop: asyncio.Event) -> None:
         worker = Worker(
             session.store,
-            registry,
+            app.registry if app else Registry(),
             settings,
             open_sync=lambda: SyncBeats(session.settings.url, session.store),
         )
-        await worker.run_until(stop)
+        jobs = [worker.run_until(stop)]
+        if app and (app.declared or prune):
+            jobs.append(_declare(app, session, stop, prune=prune))
+        await asyncio.gather(*jobs)
 
     return _run(settings, role)
+
+
+async def _declare(app: App, session: Session, stop: asyncio.Event, *, prune: bool) -> None:
+    """Syncs what the app declares, as soon as Redis lets it. The worker works meanwhile."""
+    settings = session.settings
+    is_told = settings.sources.get("tenant") == "flag"
+    recurring = Recurring(session.store)
+    while not stop.is_set():
+        try:
+            tenant = settings.tenant if is_told else app.tenant
+            report = await sync_declared(app, recurring, tenant, prune=prune)
+        except TaskschedError as error:
+            _log.warning("declared.delayed", error=str(error))
+        else:
+            say = _log.warning if report.failed or report.foreign else _log.info
+            say("declared.synced", owner=app.owner, tenant=tenant, **msgspec.to_builtins(report))
+            return
+        await _pause(stop)
 
 
 def _is_loopback(host: str) -> bool:
@@ -238,7 +265,12 @@ async def _connected(settings: Settings, stop: asyncio.Event) -> Session | None:
             return await open_session(settings)
         except Unavailable as error:
             _log.warning("redis.unavailable", error=str(error))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(RETRY_S):
-                await stop.wait()
+        await _pause(stop)
     return None
+
+
+async def _pause(stop: asyncio.Event) -> None:
+    """A while, or until we are told to stop."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(RETRY_S):
+            await stop.wait()

@@ -10,7 +10,7 @@ from tasksched.children import LOOK_S, Child, Stop, end_all
 from tasksched.settings import Settings
 
 
-def run_pool(target: str | None, settings: Settings) -> int:
+def run_pool(target: str | None, settings: Settings, *flags: str) -> int:
     """``settings.processes`` workers for ``target``; blocks until SIGTERM or SIGINT."""
     environment = {
         **os.environ,
@@ -21,7 +21,7 @@ def run_pool(target: str | None, settings: Settings) -> int:
         "TASKSCHED_GRACE": f"{settings.grace_ms}ms",
         "TASKSCHED_UNSAFE_REDIS": str(settings.unsafe_redis).lower(),
     }
-    arguments = ["worker", *([target] if target else [])]
+    arguments = ["worker", *flags, *([target] if target else [])]
     children = [Child(f"worker-{n}", arguments) for n in range(1, settings.processes + 1)]
     stop = Stop(children)
     try:

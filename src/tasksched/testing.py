@@ -19,17 +19,20 @@ import random
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from tasksched import embedded
 from tasksched.client.app import App
+from tasksched.client.backend import Backend
+from tasksched.client.declared import sync_declared
 from tasksched.client.direct import Direct
+from tasksched.commands.recurring import Recurring
 from tasksched.commands.session import Session, open_session
 from tasksched.errors import TaskschedError
 from tasksched.model import codec
@@ -51,11 +54,15 @@ START = "2026-01-01T00:00:00Z"
 SHARDS = 2
 SLOTS = 100
 FOR_EVER_MS = 400 * 365 * 24 * 3_600_000
+NEVER_MS = 1 << 62
 ROUNDS_MAX = 100_000
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt that the harness saw start. ``outcome`` LOST: its worker was killed."""
+    """One attempt that the harness saw start. ``outcome`` LOST: its worker was killed.
+
+    ``nominal_ms``: the nominal time that it stands for, of an occurrence of a recurring task.
+    """
 
     task_id: str
     handler: str
@@ -63,6 +70,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str
     started_ms: int
     due_ms: int
+    nominal_ms: int | None = None
     outcome: OutcomeName
     result: Any = None
     error: ErrorInfo | None = None
@@ -81,6 +89,9 @@ class Harness:
         self._calls = 0
         self._worker = ""
         self._records: list[RunRecord] = []
+        # When each shard has something to do next; what the app asks for may change it any time.
+        self._planned_ms = [0] * session.store.shards
+        self._touched = True
 
     @property
     def now_ms(self) -> int:
@@ -112,24 +123,30 @@ class Harness:
 
         What it had started is lost: found when the lease ends, and tried again as the policy says.
         """
-        await self._schedule_all()
-        for _, grant in await self._take_all():
+        self._touched = True
+        for _, grant in await self._start_due():
             self._note(grant, Outcome(kind="LOST"))
         await self.start()
 
     async def start(self) -> None:
         """A new worker announces itself."""
+        self._touched = True
         self._worker = f"harness-{secrets.token_hex(4)}"
         serves = [*(f"route:{route}" for route in self._routes), "queue:*"]
         for shard in range(self._store.shards):
             await self._store.announce(shard, self._worker, FOR_EVER_MS, serves)
 
+    def touch(self) -> None:
+        """Somebody uses the store: every shard may have something to do now."""
+        self._touched = True
+
     # -- time -----------------------------------------------------------------------------------
 
     async def _until(self, target_ms: int) -> None:
+        self._touched = True
         for _ in range(ROUNDS_MAX):
             next_ms = await self._settle_now()
-            if next_ms is None or next_ms > target_ms:
+            if next_ms > target_ms:
                 break
             await self._set(next_ms)
         else:
@@ -144,44 +161,54 @@ class Harness:
             [("HSET", keys.clock, "seen_ms", now_ms) for keys in self._store.keys]
         )
 
-    async def _settle_now(self) -> int | None:
-        """Everything that is due happens; returns when the next thing will, if anything is planned."""
+    async def _settle_now(self) -> int:
+        """Everything that is due happens; returns when the next thing will, NEVER_MS for not at all."""
         while True:
-            next_ms = await self._schedule_all()
-            grants = await self._take_all()
-            if not grants:
-                return next_ms
+            grants = await self._start_due()
             for shard, grant in sorted(grants, key=lambda pair: pair[1].due_ms):
                 await self._run(shard, grant)
+            if not grants and not self._touched:
+                return min(self._planned_ms)
 
-    async def _schedule_all(self) -> int | None:
-        """What schedulers do now, on every shard, until there is nothing left to do."""
-        planned: list[int] = []
-        for shard in range(self._store.shards):
-            while (await fire_owed(self._schedules, shard))[0]:
-                pass
-            await reap_overdue(self._store, shard)
+    async def _start_due(self) -> list[tuple[int, Grant]]:
+        """What schedulers do now, and what the worker takes, on the shards that have a reason."""
+        if self._touched:
+            self._planned_ms = [0] * self._store.shards
+            self._touched = False
+        grants: list[tuple[int, Grant]] = []
+        for shard, planned_ms in enumerate(self._planned_ms):
+            if planned_ms <= self.now_ms:
+                self._planned_ms[shard] = await self._schedule(shard)
+                grants += [(shard, grant) for grant in await self._take(shard)]
+        return grants
+
+    async def _schedule(self, shard: int) -> int:
+        """What schedulers do now on a shard, until there is nothing left to do; when again."""
+        is_reaped = False
+        while True:
             done = await self._store.dispatch(shard)
-            while done.moved:
-                done = await self._store.dispatch(shard)
-            planned += [done.again_ms, done.watch_ms, done.owed_ms]
-        return min((at_ms for at_ms in planned if at_ms > self.now_ms), default=None)
+            if 0 <= done.owed_ms <= self.now_ms and any(await fire_owed(self._schedules, shard)):
+                continue
+            if 0 <= done.watch_ms <= self.now_ms and not is_reaped:
+                is_reaped = await reap_overdue(self._store, shard) == 0
+                continue
+            if done.moved and 0 <= done.again_ms <= self.now_ms:
+                continue
+            planned = (done.again_ms, done.watch_ms, done.owed_ms)
+            return min((at_ms for at_ms in planned if at_ms > self.now_ms), default=NEVER_MS)
 
     # -- work -----------------------------------------------------------------------------------
 
-    async def _take_all(self) -> list[tuple[int, Grant]]:
-        found: list[tuple[int, Grant]] = []
-        for shard in range(self._store.shards):
-            self._calls += 1
-            _, _, grants = await self._store.take(
-                shard,
-                self._worker,
-                call=self._calls,
-                slots=SLOTS,
-                lease_ms=self._session.settings.lease_ms,
-            )
-            found += [(shard, grant) for grant in grants]
-        return found
+    async def _take(self, shard: int) -> list[Grant]:
+        self._calls += 1
+        _, _, grants = await self._store.take(
+            shard,
+            self._worker,
+            call=self._calls,
+            slots=SLOTS,
+            lease_ms=self._session.settings.lease_ms,
+        )
+        return grants
 
     async def _run(self, shard: int, grant: Grant) -> None:
         lease_ms = grant.lease_ms or self._session.settings.lease_ms
@@ -190,6 +217,7 @@ class Harness:
             await self._store.release(shard, [(grant.id, grant.fence)])
         else:
             await self._store.settle(shard, [(grant.id, grant.fence, outcome)])
+        self._planned_ms[shard] = 0  # its verdict may have made something due
         self._note(grant, outcome)
 
     def _note(self, grant: Grant, outcome: Outcome) -> None:
@@ -201,11 +229,24 @@ class Harness:
                 started_at=format_instant(grant.started_ms),
                 started_ms=grant.started_ms,
                 due_ms=grant.due_ms,
+                nominal_ms=grant.nominal_ms,
                 outcome=outcome.kind,
                 result=codec.decode(outcome.result) if outcome.result else None,
                 error=outcome.error,
             )
         )
+
+
+class _Noticed:
+    """A backend that tells when it is used."""
+
+    def __init__(self, backend: Direct, touch: Callable[[], None]) -> None:
+        self._backend = backend
+        self._touch = touch
+
+    def __getattr__(self, name: str) -> Any:
+        self._touch()
+        return getattr(self._backend, name)
 
 
 @asynccontextmanager
@@ -216,11 +257,13 @@ async def harness(
     url: str | None = None,
     http: HttpCall | None = None,
     shards: int = SHARDS,
+    declared: bool = True,
 ) -> AsyncIterator[Harness]:
     """A harness for the handlers of ``app``; meanwhile the app's requests go to it.
 
     ``url``: a real server to use instead of the embedded one; only its own namespace is touched.
-    ``http``: answers HTTP targets with an encoded result, or a Failure.
+    ``http``: answers HTTP targets with an encoded result, or a Failure. ``declared``: begin with the
+    recurring tasks that the app declares, created at ``start``.
     """
     namespace = f"harness-{secrets.token_hex(6)}"
     settings = Settings(url=url or _server_url(), namespace=namespace, shards=shards)
@@ -229,7 +272,11 @@ async def harness(
     made = Harness(session, app, http)
     try:
         await made.start()
-        with app.using(Direct(session)):
+        if declared and app.declared:
+            report = await sync_declared(app, Recurring(session.store), app.tenant)
+            if report.failed:
+                raise TaskschedError(f"declared and not possible: {report.failed}")
+        with app.using(cast("Backend", _Noticed(Direct(session), made.touch))):
             yield made
     finally:
         await _forget(session)

@@ -142,7 +142,8 @@ async def test_fifty_identical_puts_at_once(rig):
     assert (await look(rig, "s"))["runs"] == 5
 
 
-async def test_durability_is_told(rig):
+async def test_durability_is_told(rig, monkeypatch):
+    monkeypatch.setattr("tasksched.store.durability.WAIT_MS", 5)
     for verb, path, body, headers in [
         ("POST", PATH, {**DAILY, "id": "a"}, {}),
         ("POST", f"{PATH}/a/trigger", None, {}),

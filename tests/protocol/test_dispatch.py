@@ -59,6 +59,7 @@ async def test_tasks_due_at_the_same_time_start_in_the_order_of_their_creation(k
 
 
 async def test_a_task_is_moved_at_its_due_time_and_never_before(kit: Kit):
+    """clock-006: a timer that wakes a millisecond early moves nothing, and nothing twice."""
     await kit.announce()
     task_id = await kit.submit(spec(delay_ms=50))
     for passed, moved in ((49, 0), (1, 1), (1, 0)):

@@ -97,6 +97,8 @@ recursive.append(recursive)
 )  # fmt: skip
 @pytest.mark.parametrize("as_thread", [False, True])
 async def test_a_result_that_is_not_json_is_a_final_failure(value, as_thread):
+    """payload-result-003"""
+
     async def coroutine():
         return value
 

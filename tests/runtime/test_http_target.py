@@ -243,6 +243,7 @@ async def test_some_statuses_are_retried(target, call, status):
     "status", [300, 301, 302, 303, 304, 307, 308, 400, 401, 404, 409, 410, 422, 501]
 )
 async def test_the_others_are_final(target, call, status):
+    """webhook-target-003: a redirect is an answer, and not followed."""
     target.says(status, b"", Location=f"http://127.0.0.1:{target.port}/elsewhere")
 
     assert ("FAILED", None, "not_retryable", "HttpStatus") == brief(await call(target.url))
@@ -276,6 +277,7 @@ async def test_the_last_attempt_at_a_failing_target_ends_it(target, call):
     ],
 )
 async def test_retry_after_is_the_larger_wait_and_capped(target, call, status, headers, retry_ms):
+    """webhook-target-002"""
     target.says(status, b"", **{name.replace("-", "_"): value for name, value in headers.items()})
 
     assert retry_ms == (await call(target.url)).retry_ms
@@ -349,6 +351,7 @@ async def test_nothing_is_decompressed(target, call):
     ids=["silence", "drip", "headers without end", "1xx without end", "chunks without end"],
 )
 async def test_the_deadline_is_for_the_whole_exchange(target, call, answer, endless, every_s):
+    """webhook-target-005"""
     target.answer, target.endless, target.every_s = answer, endless, every_s
 
     started = time.monotonic()

@@ -137,9 +137,19 @@ def test_a_killed_server_takes_dev_down_with_a_word_and_everything_is_there_agai
     home.audit()
 
 
-def test_a_second_signal_ends_dev_without_waiting_for_its_runs(home: Stack):
+def test_a_second_dev_is_told_why_and_a_second_signal_ends_the_first_at_once(home: Stack):
     api, dev = home.dev()
     task_id = home.submit(api, handler("work", {"seconds": 60}))
+    other = home.directory / "other"
+    same_data = home.start("dev", "--port", "0", "--data-dir", str(home.data))
+    same_port = home.start("dev", "--port", str(api.port), "--data-dir", str(other))
+    assert (same_data.wait(), same_port.wait()) == (4, 4)
+    assert f"process {dev.pid} runs its server" in same_data.said()
+    assert f"port {api.port} is taken" in same_port.said()
+    assert "Traceback" not in same_data.said() + same_port.said()
+    assert len(servers_of(home.data.resolve())) == 1
+    assert servers_of(other.resolve()) == []
+
     home.await_start(task_id)
     tree = tree_of(dev.pid)
     dev.send(signal.SIGTERM)
@@ -151,29 +161,12 @@ def test_a_second_signal_ends_dev_without_waiting_for_its_runs(home: Stack):
     assert [pid for pid in tree if is_running(pid)] == []
 
 
-def test_a_second_dev_on_the_same_data_says_who_has_it(home: Stack):
-    _, dev = home.dev()
-    second = home.start("dev", "--port", "0", "--data-dir", str(home.data))
-    assert second.wait() == 4
-    assert f"process {dev.pid} runs its server" in second.said()
-    assert "Traceback" not in second.said()
-    assert len(servers_of(home.data.resolve())) == 1
-
-
-def test_a_taken_port_is_said_and_nothing_is_left_behind(home: Stack):
-    api, _ = home.dev()
-    second = home.start("dev", "--port", str(api.port), "--data-dir", str(home.directory / "other"))
-    assert second.wait() == 4
-    assert f"port {api.port} is taken" in second.said()
-    assert servers_of((home.directory / "other").resolve()) == []
-
-
 def test_at_rest_dev_asks_its_server_little(home: Stack):
     """At most ten commands a second and process; the aim is five."""
     home.env["TASKSCHED_LEASE"] = "30s"
     del home.env["TASKSCHED_SHARDS"]
     _, dev = home.dev()
-    time.sleep(3)  # until starting is over
+    time.sleep(2)  # until starting is over
     with redis.Redis.from_url(home.url) as plain:
         before = calls(plain)
         time.sleep(5)
@@ -186,11 +179,7 @@ def test_at_rest_dev_asks_its_server_little(home: Stack):
 
 
 def calls(plain: redis.Redis) -> dict[str, int]:
-    """What clients asked, without what scripts did inside: those run under their caller's name."""
-    asked = {"evalsha", "eval", "ping", "hmget", "hget", "smembers", "info", "zrange", "spublish"}
-    found = plain.info("commandstats")
-    return {
-        name.removeprefix("cmdstat_"): int(stat["calls"])
-        for name, stat in found.items()
-        if name.removeprefix("cmdstat_") in asked & {"evalsha", "eval", "ping", "info", "smembers"}
-    }
+    """What clients asked; what scripts did inside goes by other names."""
+    names = {"evalsha", "eval", "ping", "info", "smembers", "ssubscribe"}
+    found = {n.removeprefix("cmdstat_"): s for n, s in plain.info("commandstats").items()}
+    return {name: int(found[name]["calls"]) for name in names & set(found)}

@@ -1,6 +1,5 @@
 """Schedulers that are killed: others take over, nothing is lost and nothing doubled."""
 
-import signal
 import time
 
 import pytest
@@ -41,22 +40,3 @@ def served(stack: Stack, api: Api, what: str) -> None:
     assert {api.task(each, wait_s=15)["status"] for each in tasks} == {"SUCCESS"}
     print(f"every shard is served {time.monotonic() - began:.2f} s after {what}")
     assert time.monotonic() - began < TAKEOVER_S
-
-
-def test_a_frozen_scheduler_that_wakes_harms_nothing(stack: Stack):
-    """Two on one shard are merely wasteful: every script is safe to run by anybody."""
-    api, _ = stack.api()
-    schedulers = [stack.scheduler(), stack.scheduler()]
-    stack.worker()
-    until(lambda: api.get("/health")["schedulers"] == 2, "both are seen")
-    with stack.load([api], handler("work", delay="300ms")) as load:
-        until(lambda: load.created > 50, "some load")
-        schedulers[0].send(signal.SIGSTOP)
-        until(lambda: api.get("/health")["schedulers"] == 1, "it is missed")
-        served(stack, api, "one was frozen")
-        schedulers[0].send(signal.SIGCONT)
-        until(lambda: api.get("/health")["schedulers"] == 2, "it is back")
-        until(lambda: load.created > 500, "some more load")
-    assert load.troubles == []
-    stack.audit()
-    assert [each.end() for each in schedulers] == [0, 0]

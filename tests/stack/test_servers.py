@@ -4,11 +4,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 import pytest
 import redis
-from tests.stack.kit import HANDLERS, LEASE_S, SHARDS, Api, Stack, handler, until
+from tests.stack.kit import HANDLERS, LEASE_S, SHARDS, Answer, Api, Stack, free_port, handler, until
 
 pytestmark = pytest.mark.stack
 
@@ -63,14 +64,27 @@ def test_flushed_scripts_and_killed_connections_are_invisible_under_load(stack: 
 
 def await_outage(api: Api) -> None:
     """The API says so in every way it has, and lives."""
-    refused = api.call("POST", "/tasks", handler("work"), timeout_s=40)
-    assert (refused.status, refused.headers["content-type"]) == (503, PROBLEM), refused
-    assert int(refused.headers["retry-after"]) >= 1
-    assert refused.body["code"] == "UNAVAILABLE"
-    ready = api.call("GET", "/readyz", timeout_s=15)
+    with ThreadPoolExecutor() as pool:  # a create is patient before it gives up
+        asked = [
+            pool.submit(api.call, method, path, body, timeout_s=40)
+            for method, path, body in (
+                ("POST", "/tasks", handler("work")),
+                ("GET", "/readyz", None),
+                ("GET", "/livez", None),
+                ("GET", "/health", None),
+            )
+        ]
+        refused, ready, alive, health = [each.result() for each in asked]
+    assert_refused(refused)
     assert (ready.status, ready.headers["content-type"]) == (503, PROBLEM), ready
-    assert api.call("GET", "/livez", timeout_s=5).status == 200
-    assert api.call("GET", "/health", timeout_s=40).body["status"] == "down"
+    assert alive.status == 200
+    assert (health.status, health.body["status"]) == (503, "down")
+
+
+def assert_refused(answer: Answer) -> None:
+    assert (answer.status, answer.headers["content-type"]) == (503, PROBLEM), answer
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.body["code"] == "UNAVAILABLE"
 
 
 def recovered(stack: Stack, api: Api, since: float, what: str) -> None:
@@ -128,35 +142,32 @@ def test_the_api_says_503_while_the_server_is_away_and_recovers(stack: Stack):
 
 def test_roles_that_start_while_the_server_is_away_wait_for_it(stack: Stack):
     stack.server.kill()
-    api_port = stack.start("api", "--port", "0", "--scheduler")
-    worker = stack.start("worker")
-    until(lambda: "redis.unavailable" in worker.said(), "it says that it waits")
-    until(lambda: "redis.unavailable" in api_port.said(), "it says that it waits")
+    api = Api(free_port())
+    roles = [
+        stack.start("api", "--port", str(api.port), "--scheduler"),
+        stack.start("worker", HANDLERS),
+    ]
+    for role in roles:
+        until(lambda: "redis.unavailable" in role.said(), "it says that it waits")  # noqa: B023
     stack.server.restart()
-    api, _ = stack.api()
-    until(lambda: (h := api.get("/health"))["workers"] == 1 and h["schedulers"] == 1, "both work")
-    assert [api_port.end(), worker.end()] == [0, 0]
+    stack.await_ready(api, roles[0])
+    assert api.task(stack.submit(api, handler("work")), wait_s=10)["status"] == "SUCCESS"
+    assert [role.end() for role in roles] == [0, 0]
 
 
-def test_a_demoted_primary_is_an_outage_and_no_more(stack: Stack, spawn):
+def test_a_demoted_primary_is_an_outage_and_no_more(stack: Stack):
     """redis-faults-002, short form: 503 with Retry-After, never 201; no restart is needed."""
     api, _ = stack.up()
     running = stack.submit(api, handler("work", {"seconds": 1}))
     stack.await_start(running)
     with connect(stack) as plain:
         plain.execute_command("REPLICAOF", "127.0.0.1", "1")
-        await_read_only(api)
+        assert_refused(api.call("POST", "/tasks", handler("work"), timeout_s=40))
+        assert api.call("GET", "/livez", timeout_s=5).status == 200
         plain.execute_command("REPLICAOF", "NO", "ONE")
     recovered(stack, api, time.monotonic(), "REPLICAOF on the primary")
     assert api.task(running, wait_s=20)["status"] == "SUCCESS"
     stack.audit()
-
-
-def await_read_only(api: Api) -> None:
-    refused = api.call("POST", "/tasks", handler("work"), timeout_s=40)
-    assert (refused.status, refused.headers["content-type"]) == (503, PROBLEM), refused
-    assert int(refused.headers["retry-after"]) >= 1
-    assert api.call("GET", "/livez", timeout_s=5).status == 200
 
 
 def test_a_full_server_refuses_creates_and_goes_on_draining(stack: Stack):
@@ -166,9 +177,7 @@ def test_a_full_server_refuses_creates_and_goes_on_draining(stack: Stack):
     accepted += [stack.submit(api, handler("flaky", {"failures": 2}, delay="2s")) for _ in range(4)]
     with connect(stack) as plain:
         plain.config_set("maxmemory", "1mb")
-        refused = api.call("POST", "/tasks", handler("work"))
-        assert (refused.status, refused.headers["content-type"]) == (503, PROBLEM), refused
-        assert int(refused.headers["retry-after"]) >= 1
+        assert_refused(api.call("POST", "/tasks", handler("work")))
         assert {api.task(each, wait_s=20)["status"] for each in accepted} == {"SUCCESS"}
         assert api.call("POST", f"/tasks/{accepted[0]}/cancel").status == 409
         assert api.call("POST", "/tasks", handler("work")).status == 503

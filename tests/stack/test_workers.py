@@ -76,6 +76,7 @@ def test_a_frozen_worker_is_fenced_off_and_its_late_result_does_not_count(stack:
     until(lambda: len(stack.seen(task_id, "end")) == 2, "the frozen run ended too")
     assert api.outcomes(task_id) == ["LOST", "SUCCEEDED"]
     assert first.end() == 0
+    assert '"stale": 1' in first.said()
     stack.audit()
 
 

@@ -6,6 +6,7 @@ an HTTP client and a web server that it does not need.
 """
 
 from tasksched.cli.group import main
+from tasksched.cli.recurring import recurring
 from tasksched.cli.roles import api, dev, scheduler, worker
 from tasksched.cli.submit import submit
 from tasksched.cli.system import config, doctor, queues, stats, version, workers
@@ -14,6 +15,7 @@ from tasksched.cli.tasks import cancel, edit, explain, get, list_, retry, wait
 for _command in (
     dev, api, scheduler, worker,
     submit, get, list_, edit, cancel, retry, wait, explain,
+    recurring,
     stats, queues, workers, doctor, config, version,
 ):  # fmt: skip
     main.add_command(_command)

@@ -93,9 +93,16 @@ def scheduler(**flags: Any) -> None:
 @click.option("--concurrency", type=int, metavar="N", help="Runs at a time (default: 100).")
 @click.option("--grace", metavar="DURATION", help="To finish in on SIGTERM (default: 25s).")
 @click.option("--processes", type=int, metavar="N", help="Worker processes (default: 1).")
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="Remove recurring tasks that APP declared once and does not any more.",
+)
 @redis
 @shared
-def worker(app: str | None, queues: str | None, grace: str | None, **flags: Any) -> None:
+def worker(
+    app: str | None, queues: str | None, grace: str | None, *, prune: bool, **flags: Any
+) -> None:
     """Run tasks with the handlers of APP, and HTTP targets.
 
     APP is module:app or path/file.py:app; without it only HTTP targets run.
@@ -104,4 +111,4 @@ def worker(app: str | None, queues: str | None, grace: str | None, **flags: Any)
 
     named = None if queues is None else tuple(q.strip() for q in queues.split(",") if q.strip())
     grace_ms = duration_ms(grace, "/grace")
-    _end(run_worker(app, _settings(queues=named, grace_ms=grace_ms, **flags)))
+    _end(run_worker(app, _settings(queues=named, grace_ms=grace_ms, **flags), prune=prune))

@@ -40,10 +40,10 @@ def ask(work: Callable[[Any, str], Awaitable[T]]) -> T:
 def duration_ms(text: str | None, pointer: str) -> int | None:
     from tasksched.model.durations import parse_duration
 
-    return None if text is None else parse_duration(_number(text), pointer)
+    return None if text is None else parse_duration(number(text), pointer)
 
 
-def _number(text: str) -> object:
+def number(text: str) -> int | str:
     """``5`` on a command line is five seconds: there is no other way to write the number."""
     return int(text) if text.isascii() and text.isdigit() else text
 

@@ -2,8 +2,8 @@
 
 # ruff: noqa: PLC0415 - imports wait until they are needed: see the package
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import click
 
@@ -16,6 +16,28 @@ from tasksched.errors import Invalid
 
 METHODS = click.Choice(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"], case_sensitive=False)
 PRIORITIES = click.Choice(["critical", "high", "normal", "low"])
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def targeted(command: F) -> F:
+    """The options that say what runs, and how often it is tried."""
+    for option in (
+        click.option("--header", "headers", multiple=True, metavar="NAME:VALUE",
+                     help="With --http."),
+        click.option("--method", type=METHODS, default="POST", show_default=True,
+                     help="With --http."),
+        click.option("--http", "request_url", metavar="URL",
+                     help="Call this URL instead of a handler."),
+        click.option("--payload", metavar="JSON|@FILE|-",
+                     help="The payload itself, instead of ARGS."),
+        click.option("--version", "handler_version", metavar="NAME",
+                     help="Version of the handler."),
+        click.option("--max-attempts", type=int, metavar="N",
+                     help="At most so many starts (default: 5)."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
 
 
 @click.command()
@@ -31,12 +53,7 @@ PRIORITIES = click.Choice(["critical", "high", "normal", "low"])
 @click.option(
     "--expires", metavar="TIME|DURATION", help="No first start after it, or so long after due."
 )
-@click.option("--max-attempts", type=int, metavar="N", help="At most so many starts (default: 5).")
-@click.option("--version", "handler_version", metavar="NAME", help="Version of the handler.")
-@click.option("--payload", metavar="JSON|@FILE|-", help="The payload itself, instead of ARGS.")
-@click.option("--http", "request_url", metavar="URL", help="Call this URL instead of a handler.")
-@click.option("--method", type=METHODS, default="POST", show_default=True, help="With --http.")
-@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="With --http.")
+@targeted
 @click.option("--wait", metavar="DURATION", help="Wait so long for the outcome, and exit with it.")
 @shared
 def submit(handler: str | None, args: tuple[str, ...], wait: str | None, **options: Any) -> None:
@@ -49,10 +66,7 @@ def submit(handler: str | None, args: tuple[str, ...], wait: str | None, **optio
     tasksched submit hello name=world --delay 10s
     tasksched submit --http https://example.com/hook --payload '{"n": 1}'
     """  # noqa: D301 - a backslash b is click's mark for lines to be kept
-    if (handler is None) == (options["request_url"] is None):
-        raise click.UsageError("Name a HANDLER, or a URL with --http.")
-    if options["request_url"] is not None and args:
-        raise click.UsageError("ARGS are for handlers; give --payload.")
+    require_target(handler, args, options)
     wait_ms = duration_ms(wait, "/wait")
 
     async def run(backend: Any, tenant: str) -> Any:
@@ -91,13 +105,8 @@ def _spec(handler: str | None, args: Sequence[str], tenant: str, options: dict[s
         raise Invalid("give --at or --delay, not both", "/delay")
     if options["max_attempts"] is not None:
         fields["retry"] = Retry(options["max_attempts"])
-    if options["payload"] is not None:
-        if args:
-            raise Invalid("give ARGS or --payload, not both", "/payload")
-        fields["payload"] = payload_json(read_text(options["payload"]))
-    else:
-        fields["payload"] = payload_of(args)
-    spec = TaskSpec(target=_target(handler, options), tenant=tenant, **fields)
+    payload = payload_from(args, options["payload"])
+    spec = TaskSpec(target=target_of(handler, options), payload=payload, tenant=tenant, **fields)
     if expires is None:
         return spec
     import msgspec
@@ -105,7 +114,25 @@ def _spec(handler: str | None, args: Sequence[str], tenant: str, options: dict[s
     return msgspec.structs.replace(spec, expires_at_ms=expires_ms(expires, spec))
 
 
-def _target(handler: str | None, options: dict[str, Any]) -> Any:
+def payload_from(args: Sequence[str], text: str | None) -> bytes:
+    """The payload of ARGS, or of ``--payload``. Raises Invalid."""
+    if text is None:
+        return payload_of(args)
+    if args:
+        raise Invalid("give ARGS or --payload, not both", "/payload")
+    return payload_json(read_text(text))
+
+
+def require_target(handler: str | None, args: Sequence[str], options: dict[str, Any]) -> None:
+    """Raises UsageError unless it is a handler or a URL, and ARGS have somewhere to go."""
+    if (handler is None) == (options["request_url"] is None):
+        raise click.UsageError("Name a HANDLER, or a URL with --http.")
+    if options["request_url"] is not None and args:
+        raise click.UsageError("ARGS are for handlers; give --payload.")
+
+
+def target_of(handler: str | None, options: dict[str, Any]) -> Any:
+    """The target that the options of ``targeted`` name. Raises Invalid."""
     from tasksched.model.http_rules import check_headers, check_url
     from tasksched.model.names import check_handler_name, check_name
     from tasksched.model.task import HandlerTarget, HttpTarget

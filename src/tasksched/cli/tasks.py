@@ -51,6 +51,9 @@ def _facts(task: Any) -> list[tuple[str, object]]:
         ("created", output.moment(task.created_ms)),
         ("finished", output.moment(task.finished_ms)),
         ("attempts", f"{task.attempts} of {task.retry.max_attempts}"),
+        ("recurring", task.schedule.partition(":")[2] if task.schedule else None),
+        ("nominal", output.moment(task.nominal_ms)),
+        ("missed", task.missed or None),
         ("tags", ", ".join(task.tags)),
         ("timeout", output.length(task.timeout_ms)),
         ("expires", output.moment(task.expires_at_ms)),
@@ -132,7 +135,7 @@ def _rows(tasks: list[Any]) -> str:
 def cancel(task_ids: tuple[str, ...], version: int | None, *, dry_run: bool, yes: bool) -> None:
     """Cancel tasks: at once where they wait, by request where they run."""
     if len(task_ids) > 1 and not (yes or dry_run):
-        _confirm(f"Cancel {len(task_ids)} tasks?")
+        confirm(f"Cancel {len(task_ids)} tasks?")
 
     async def one(backend: Any, tenant: str, task_id: str) -> dict[str, Any]:
         if dry_run:
@@ -189,7 +192,8 @@ def _told(task_id: str, change: Any) -> dict[str, Any]:
     }
 
 
-def _confirm(question: str) -> None:
+def confirm(question: str) -> None:
+    """Asks a person; where there is none, that is wrong usage."""
     if not sys.stdin.isatty():
         raise click.UsageError("Without a terminal nobody can be asked: give --yes.")
     click.confirm(question, abort=True, err=True)

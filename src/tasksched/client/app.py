@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, get_type_hints, overload
 
 from tasksched.client.backend import PAGE_MAX, Backend, Query
+from tasksched.client.declared import OWNER, Declared, declare
 from tasksched.client.handler import (
     AnyHandler,
     CtxHandler,
@@ -34,12 +35,16 @@ from tasksched.client.handler import (
 from tasksched.client.link import Link, settings_of
 from tasksched.client.many import Calls, submit_many
 from tasksched.client.options import Options
+from tasksched.client.recurring import Recurring
+from tasksched.client.schedule_options import DeclaredOptions, When
 from tasksched.client.task import Task
 from tasksched.errors import Invalid
 from tasksched.model.durations import Duration, parse_duration
 from tasksched.model.instants import Instant
 from tasksched.model.names import Priority, check_handler_name, check_name
+from tasksched.model.recurring import ScheduleStatus
 from tasksched.model.retry import Retry
+from tasksched.model.schedule import Cron
 from tasksched.model.states import STATES, State
 from tasksched.model.task import DEFAULT_RETRY, HandlerTarget
 from tasksched.runtime import registry
@@ -80,14 +85,17 @@ class App:
         namespace: str | None = None,
         tenant: str | None = None,
         api_key: str | None = None,
+        name: str = OWNER,
         settings: Settings | None = None,
     ) -> None:
         """``url``: ``redis://``, ``rediss://``, ``unix://``, ``embedded:DIR``, ``http(s)://``.
 
         What is not given comes from the environment at the first request. ``settings`` replaces
-        the environment altogether.
+        the environment altogether. ``name`` owns the recurring tasks that are declared in the code.
         """
         self.registry = registry.Registry()
+        self.owner = check_name(name, "/name")
+        self._declared: dict[str, Declared] = {}
 
         def read() -> Settings:
             if settings is None:
@@ -121,6 +129,9 @@ class App:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         lease: Duration | None = None,
+        cron: Cron | str | None = None,
+        every: When | None = None,
+        schedule_options: DeclaredOptions | None = None,
     ) -> Decorator: ...
 
     def task(
@@ -134,11 +145,15 @@ class App:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         lease: Duration | None = None,
+        cron: Cron | str | None = None,
+        every: When | None = None,
+        schedule_options: DeclaredOptions | None = None,
     ) -> Any:
         """Makes a function a handler, as ``@app.task`` or ``@app.task(queue="billing", …)``.
 
         ``name`` is the function's unless given. ``retry``, ``timeout`` (of one attempt) and
-        ``lease`` are what its tasks have unless a submit says otherwise.
+        ``lease`` are what its tasks have unless a submit says otherwise. With ``cron`` or ``every``
+        it is a recurring task too, which workers keep in step with the code (``declared``).
         """
 
         def decorate(function: Callable[..., Any]) -> AnyHandler:
@@ -154,7 +169,14 @@ class App:
                 lease_ms=_optional_ms(lease, "/lease", least_ms=LEASE_MIN_MS),
             )
             made = _CLASSES[entry.mode, entry.wants_ctx](self._link, entry)
+            declared = declare(made.tenantless, cron, every, schedule_options)
+            if declared is not None:
+                made.require_no_arguments()
+                if declared.id in self._declared:
+                    raise Invalid(f"{declared.id!r} is declared already", "/id")
             self.registry.add(entry)
+            if declared is not None:
+                self._declared[declared.id] = declared
             return made
 
         return decorate if function is None else decorate(function)
@@ -165,6 +187,11 @@ class App:
         if version is not None:
             check_name(version, "/version")
         return Named(self._link, HandlerTarget(name, version))
+
+    @property
+    def declared(self) -> list[Declared]:
+        """The recurring tasks that stand in the code, in their order."""
+        return list(self._declared.values())
 
     # -- submitting -----------------------------------------------------------------------------
 
@@ -271,7 +298,43 @@ class App:
 
         return self._link.run(collect())
 
+    def recurring(self, id: str) -> Recurring[Any]:  # noqa: A002 - the word users know it by
+        """A handle on a recurring task, without asking whether it exists."""
+        return Recurring(self._link, self._link.tenant, id)
+
+    async def find_recurring(
+        self, *, status: ScheduleStatus | None = None
+    ) -> AsyncIterator[Recurring[Any]]:
+        """The recurring tasks, those that run next first, with their records.
+
+        One that runs in between moves to a later place, and may then come twice.
+        """
+        cursor = None
+        while True:
+            backend = (await self._link.backend()).recurring
+            page = await backend.page(self._link.tenant, status, cursor, PAGE_MAX)
+            for record in page.items:
+                found = self.recurring(record.spec.id)
+                found.heard(record)
+                yield found
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def find_recurring_sync(self, *, status: ScheduleStatus | None = None) -> list[Recurring[Any]]:
+        """As ``find_recurring``, all at once and without an event loop."""
+
+        async def collect() -> list[Recurring[Any]]:
+            return [found async for found in self.find_recurring(status=status)]
+
+        return self._link.run(collect())
+
     # -- lifecycle ------------------------------------------------------------------------------
+
+    @property
+    def tenant(self) -> str:
+        """Whose tasks it submits unless an option says otherwise."""
+        return self._link.tenant
 
     async def close(self) -> None:
         """Closes the connection of the running loop and the one behind the ``…_sync`` calls."""

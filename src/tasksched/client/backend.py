@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from tasksched.client.recurring_backend import RecurringBackend
 from tasksched.commands.tasks import Changes
 from tasksched.errors import TaskschedError
 from tasksched.model.states import State
@@ -72,6 +73,11 @@ class Backend(Protocol):
     @property
     def calls_at_once(self) -> int:
         """So many calls of ``submit_many`` keep the other side busy."""
+        ...
+
+    @property
+    def recurring(self) -> RecurringBackend:
+        """The same for recurring tasks."""
         ...
 
     async def submit(self, spec: TaskSpec) -> Created: ...

@@ -12,6 +12,7 @@ from typing import Any
 
 from tasksched import embedded
 from tasksched.client.backend import Change, Explanation, Page, Query
+from tasksched.client.direct_recurring import DirectRecurring
 from tasksched.commands.explain import redis_cli, why_waiting
 from tasksched.commands.listing import LIMIT_MAX, TaskQuery, list_tasks
 from tasksched.commands.session import Session, open_session
@@ -36,6 +37,7 @@ class Direct:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.recurring = DirectRecurring(session.store)
         self._tasks = session.tasks
         self._system = System(session.store, session.settings)
         # Keys decide the shard, so a whole call for each shard needs so many.

@@ -8,14 +8,17 @@ Options never mix with arguments: ``charge.options(delay="1h").submit("inv_1", 1
 
 import functools
 from collections.abc import Coroutine, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
 from tasksched.client.link import Link
 from tasksched.client.options import Options, expires_ms, parsed, wire
 from tasksched.client.payload import AnyArguments, Arguments
+from tasksched.client.recurring import Repeat
+from tasksched.client.schedule_options import ScheduleOptions, When, rule_of, spec_of
 from tasksched.client.task import Task
+from tasksched.errors import Invalid
 from tasksched.model.durations import Duration
 from tasksched.model.instants import Instant
 from tasksched.model.names import Priority
@@ -106,6 +109,21 @@ class Submitter(Generic[P, R]):
         template = _replace(self.template, **fields)
         return Submitter(self._link, self._arguments, template, expires)
 
+    def every(self, when: When, /, **options: Unpack[ScheduleOptions]) -> Repeat[P, R]:
+        """The same handler again and again, under an ``id``: ``every("15m", id="q").create(1)``.
+
+        ``when`` is a Cron, Every, Delay or RRule; or a cron expression; or a duration, which is an
+        interval. Raises Invalid.
+        """
+        given: dict[str, Any] = {**options}
+        if self._expires is not None:
+            raise Invalid("a recurring task has no expires: its rule says when", "/expires")
+        template = self.template
+        if (tenant := given.pop("tenant", None)) is not None:
+            template = _replace(template, **parsed(Options(tenant=tenant)))
+        spec = spec_of(template, given.pop("id", None), rule_of(when), given)
+        return Repeat(self._link, self._payload, spec)
+
     @property
     def template(self) -> TaskSpec:
         """The task without its payload. Made when first needed: it reads the App's settings."""
@@ -117,12 +135,13 @@ class Submitter(Generic[P, R]):
         raise NotImplementedError
 
     def _spec(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskSpec:
-        most = self._link.settings.payload_bytes_max
-        payload = self._arguments.encode(args, kwargs, most)
-        spec = _replace(self._template or self.template, payload=payload)
+        spec = _replace(self._template or self.template, payload=self._payload(args, kwargs))
         if self._expires is not None:
             spec = _replace(spec, expires_at_ms=expires_ms(self._expires, spec))
         return spec
+
+    def _payload(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        return self._arguments.encode(args, kwargs, self._link.settings.payload_bytes_max)
 
 
 class Named(Submitter[..., Any]):
@@ -150,15 +169,23 @@ class _Handled(Submitter[P, R]):
         return self.entry.name
 
     def _first_template(self) -> TaskSpec:
+        return _replace(self.tenantless, tenant=self._link.tenant)
+
+    @property
+    def tenantless(self) -> TaskSpec:
+        """The template of its tasks before anybody says whose they are: reads no settings."""
         entry = self.entry
         return TaskSpec(
             target=entry.target,
-            tenant=self._link.tenant,
             queue=entry.queue,
             retry=wire(entry.retry),
             timeout_ms=entry.timeout_ms,
             lease_ms=entry.lease_ms,
         )
+
+    def require_no_arguments(self) -> None:
+        """Raises TypeError where the handler cannot be called without arguments."""
+        self._arguments.encode((), {}, 0)
 
     def __repr__(self) -> str:
         return f"<handler {self.entry.target.route}>"

@@ -11,17 +11,18 @@ import os
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx2
 import msgspec
 
 from tasksched import clock
 from tasksched.client import wire
+from tasksched.client.ask import REPLY_S, Ask
 from tasksched.client.backend import Change, Explanation, Page, Query
+from tasksched.client.remote_recurring import RemoteRecurring
 from tasksched.commands.tasks import Changes
 from tasksched.errors import Invalid, TaskschedError, Unavailable
 from tasksched.model.durations import format_duration
@@ -31,7 +32,6 @@ from tasksched.settings import Settings
 
 PATIENCE_MS = 10_000
 PAUSE_S, PAUSE_MAX_S = 0.1, 2.0
-REPLY_S = 30.0
 CONNECT_S = 5.0
 WAIT_MAX_MS = 20_000
 WAIT_PAUSE_S = 1.0  # between two looks, where the API answers a wait at once
@@ -43,19 +43,6 @@ _UNKNOWN = frozenset({500, 502, 504})  # it may have been done
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
-class Ask(NamedTuple):
-    """One request. ``repeatable``: sending it twice does no more than sending it once."""
-
-    method: str
-    path: str
-    tenant: str
-    body: bytes | None = None
-    query: Mapping[str, str] = MappingProxyType({})
-    headers: Mapping[str, str] = MappingProxyType({})
-    repeatable: bool = True
-    reply_s: float = REPLY_S
-
-
 class Remote:
     """A Backend over HTTP."""
 
@@ -65,6 +52,7 @@ class Remote:
     def __init__(self, client: httpx2.AsyncClient, *, patience_ms: int = PATIENCE_MS) -> None:
         self._client = client
         self._patience_ms = patience_ms
+        self.recurring = RemoteRecurring(self._ask)
 
     # -- creating -------------------------------------------------------------------------------
 

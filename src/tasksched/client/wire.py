@@ -43,6 +43,7 @@ from tasksched.model.task import (
     TaskSpec,
 )
 
+_EXTRA = ("task_id", "task_status", "recurring_task_id", "recurring_status", "version")
 _ANY_SIZE = 1 << 31  # what the API accepted is not refused here
 _DEFAULTS = TaskSpec(target=HandlerTarget("any"))
 _BY_STATUS: dict[int, type[TaskschedError]] = {
@@ -60,7 +61,7 @@ def task_body(spec: TaskSpec) -> dict[str, Any]:
     body: dict[str, Any] = {"target": target_body(spec.target)}
     if spec.payload:
         body["payload"] = codec.decode(spec.payload)
-    for field, (name, write) in _OPTIONS.items():
+    for field, (name, write) in OPTIONS.items():
         value = getattr(spec, field)
         if value != getattr(_DEFAULTS, field):
             body[name] = write(value)
@@ -75,7 +76,7 @@ def target_body(target: Target) -> dict[str, Any]:
     return {"type": "handler", "name": target.name, **version}
 
 
-_OPTIONS: dict[str, tuple[str, Any]] = {
+OPTIONS: dict[str, tuple[str, Any]] = {
     "run_at_ms": ("run_at", format_instant),
     "delay_ms": ("delay", format_duration),
     "queue": ("queue", str),
@@ -88,7 +89,7 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "key": ("idempotency_key", str),
 }
 _CHANGES: dict[str, tuple[str, Any]] = {
-    **{field: _OPTIONS[field] for field in _OPTIONS if field != "key"},
+    **{field: OPTIONS[field] for field in OPTIONS if field != "key"},
     "payload": ("payload", lambda data: codec.decode(data) if data else None),
     "target": ("target", target_body),
 }
@@ -137,6 +138,9 @@ class _TaskView(msgspec.Struct, kw_only=True):
     lease: str | None = None
     expires_at: str | None = None
     timestamps: _Timestamps
+    recurring_task_id: str | None = None
+    nominal_at: str | None = None
+    missed: int = 0
     why_waiting: list[dict[str, Any]] = []
 
 
@@ -196,17 +200,19 @@ class _ProblemView(msgspec.Struct):
     errors: list[dict[str, Any]] = []
     task_id: str | None = None
     task_status: str | None = None
+    recurring_task_id: str | None = None
+    recurring_status: str | None = None
     version: int | None = None
 
 
 def read_task(raw: bytes) -> tuple[Task, list[dict[str, Any]]]:
     """A task, and why it waits."""
-    view = _decoded(raw, _TaskView)
+    view = decoded(raw, _TaskView)
     return _task(view), view.why_waiting
 
 
 def read_page(raw: bytes) -> Page:
-    view = _decoded(raw, _PageView)
+    view = decoded(raw, _PageView)
     return Page([_task(item) for item in view.items], view.next_cursor)
 
 
@@ -217,18 +223,18 @@ def read_attempts(raw: bytes) -> list[Attempt]:
             fence=view.fence,
             worker=view.worker,
             started_ms=parse_instant(view.started_at),
-            ended_ms=_moment_ms(view.ended_at),
+            ended_ms=moment_ms(view.ended_at),
             outcome=view.outcome,
             error=view.error,
         )
-        for view in _decoded(raw, _AttemptsView).items
+        for view in decoded(raw, _AttemptsView).items
     ]
 
 
 def read_created(status: int, raw: bytes, *, own_key: bool) -> Created:
     """The answer to a create. ``own_key``: a replay can only be our own request, sent twice."""
-    view = _decoded(raw, _CreatedView)
-    due_ms = _moment_ms(view.run_at) or 0
+    view = decoded(raw, _CreatedView)
+    due_ms = moment_ms(view.run_at) or 0
     if status == 200 and not own_key:
         task, _ = read_task(raw)
         return Created(task.id, False, task.due_ms, task.version, task, view.durability)
@@ -237,14 +243,14 @@ def read_created(status: int, raw: bytes, *, own_key: bool) -> Created:
 
 def read_batch(raw: bytes, specs: list[TaskSpec]) -> list[Created | TaskschedError]:
     """The answers to a batch, one for each spec."""
-    items = _decoded(raw, _BatchView).items
+    items = decoded(raw, _BatchView).items
     if len(items) != len(specs):
         raise TaskschedError(f"the API answered {len(items)} of {len(specs)} tasks of a batch")
     return [_batch_answer(item, spec) for item, spec in zip(items, specs, strict=True)]
 
 
 def read_change(raw: bytes) -> Change:
-    view = _decoded(raw, _ChangedView)
+    view = decoded(raw, _ChangedView)
     return Change(view.status, view.version, view.cancel_requested and view.status == "RUNNING")
 
 
@@ -254,11 +260,7 @@ def read_error(status: int, raw: bytes, retry_after_ms: int | None) -> Tasksched
         view = msgspec.json.decode(raw, type=_ProblemView)
     except (msgspec.DecodeError, UnicodeDecodeError):
         view = _ProblemView()
-    extra = {
-        name: value
-        for name in ("task_id", "task_status", "version")
-        if (value := getattr(view, name)) is not None
-    }
+    extra = {name: value for name in _EXTRA if (value := getattr(view, name)) is not None}
     if retry_after_ms is not None:
         extra["retry_after_ms"] = retry_after_ms
     detail = view.detail or view.title or f"the API answered {status}"
@@ -287,7 +289,7 @@ def _problems(errors: list[dict[str, Any]]) -> tuple[Problem, ...]:
 def _batch_answer(item: _BatchItem, spec: TaskSpec) -> Created | TaskschedError:
     if item.task_id is not None and item.status < 300:
         created = item.created or spec.key is None
-        due_ms = _moment_ms(item.run_at) or 0
+        due_ms = moment_ms(item.run_at) or 0
         return Created(item.task_id, created, due_ms, item.version, durability=item.durability)
     problems = _problems(item.errors)
     detail = item.detail or (problems[0].detail if problems else f"refused with {item.status}")
@@ -303,45 +305,48 @@ def _task(view: _TaskView) -> Task:
         tenant=view.tenant,
         queue=view.queue,
         priority=view.priority,
-        target=_target(view.target),
+        target=target_of(view.target),
         created_ms=parse_instant(times.created_at),
         due_ms=parse_instant(times.run_at),
         attempts=view.attempts,
-        payload=_body(view.payload),
-        result=_body(view.result),
+        payload=body_of(view.payload),
+        result=body_of(view.result),
         retry=DEFAULT_RETRY if view.retry is None else Retry.parse(view.retry, "/retry"),
         timeout_ms=None if view.timeout is None else parse_duration(view.timeout),
         lease_ms=None if view.lease is None else parse_duration(view.lease),
-        expires_at_ms=_moment_ms(view.expires_at),
+        expires_at_ms=moment_ms(view.expires_at),
         tags=view.tags,
         reason=view.reason,
         error=view.error,
         cancel_requested=view.cancel_requested,
         progress=view.progress,
-        queued_ms=_moment_ms(times.queued_at),
-        finished_ms=_moment_ms(times.finished_at),
+        queued_ms=moment_ms(times.queued_at),
+        finished_ms=moment_ms(times.finished_at),
+        schedule=f"{view.tenant}:{view.recurring_task_id}" if view.recurring_task_id else None,
+        nominal_ms=moment_ms(view.nominal_at),
+        missed=view.missed,
         corrupt=view.corrupt,
     )
 
 
-def _target(body: dict[str, Any]) -> Target:
+def target_of(body: dict[str, Any]) -> Target:
     if body.get("type") == "http":
         headers = tuple((body.get("headers") or {}).items())
         return HttpTarget(body["url"], body.get("method", "POST"), headers)
     return HandlerTarget(body["name"], body.get("version"))
 
 
-def _body(raw: Raw | UnsetType) -> bytes | None:
+def body_of(raw: Raw | UnsetType) -> bytes | None:
     if raw is UNSET:
         return None
     return codec.encode(msgspec.json.decode(raw), most=_ANY_SIZE)
 
 
-def _moment_ms(text: str | None) -> int | None:
+def moment_ms(text: str | None) -> int | None:
     return None if text is None else parse_instant(text)
 
 
-def _decoded(raw: bytes, kind: Any) -> Any:
+def decoded(raw: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError as error:

@@ -123,9 +123,15 @@ class Heartbeat:
         for run in self._copy():
             if run.beat_at <= now:
                 due.setdefault(run.shard, []).append(run)
+        failed: TaskschedError | None = None
         for shard, runs in due.items():
-            for first in range(0, len(runs), BATCH_MAX):
-                self._beat(sync, shard, runs[first : first + BATCH_MAX])
+            try:
+                for first in range(0, len(runs), BATCH_MAX):
+                    self._beat(sync, shard, runs[first : first + BATCH_MAX])
+            except TaskschedError as error:  # its runs stay due; the other shards' do not wait
+                failed = error
+        if failed is not None:
+            raise failed
         for shard, at in self._announce_at.items():
             if at <= now:
                 self._announce(sync, shard)

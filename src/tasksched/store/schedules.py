@@ -24,7 +24,7 @@ from tasksched.model.recurring import (
     shard_of_schedule,
 )
 from tasksched.model.schedule.fixed import Delay
-from tasksched.model.schedule.misfire import Plan
+from tasksched.model.schedule.misfire import MisfirePolicy, Plan
 from tasksched.model.schedule.rule import Rule
 from tasksched.model.zones import TZDATA_VERSION
 from tasksched.store.protocol import Changed, Store, opt
@@ -39,6 +39,15 @@ from tasksched.store.scripts import Arg
 
 FIRE_MAX = 50
 SCAN_COUNT = 200
+# What a definition may raise that was written by another version, or names a zone that is gone.
+UNREADABLE = (
+    TaskschedError,
+    msgspec.MsgspecError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+)
 # As ``lua/owed.lua`` answers them, after the name of the schedule.
 _OWED_FIELDS = (
     "status", "version", "generation", "kind", "rule", "policy", "next_ms", "last_ms", "jitter_ms",
@@ -53,7 +62,7 @@ class Owed(NamedTuple):
     version: int
     generation_ms: int
     rule: Rule
-    policy: bytes | None
+    policy: MisfirePolicy
     next_ms: int | None
     last_ms: int | None
     jitter_ms: int | None
@@ -92,7 +101,7 @@ def firing_of(owed: Owed, now_ms: int) -> Firing:
     found, runs = plan_runs(
         owed.ref,
         owed.rule,
-        read_policy(owed.policy),
+        owed.policy,
         next_ms=owed.next_ms,
         now_ms=now_ms,
         jitter_ms=owed.jitter_ms or 0,
@@ -208,7 +217,7 @@ class Schedules:
                 continue
             try:
                 owed.append(_owed(row))
-            except (TaskschedError, msgspec.DecodeError, TypeError) as error:
+            except UNREADABLE as error:
                 reason = f"it cannot be planned: {error}"
                 broken.append(Broken(row[0].decode(), int(row[2]), int(row[7]), reason))
         return reply[0], owed, broken
@@ -241,7 +250,7 @@ class Schedules:
         for ref, row in zip(refs, await gateway.pipeline(reads) if reads else [], strict=True):
             release = (row.pop() or b"").decode()
             if release and release != TZDATA_VERSION:
-                with contextlib.suppress(TaskschedError, msgspec.DecodeError):
+                with contextlib.suppress(*UNREADABLE):
                     found.append(_owed([ref.encode(), *row]))
         return int(raw), found
 
@@ -256,7 +265,7 @@ class Schedules:
             version=schedule.version,
             generation_ms=schedule.generation_ms,
             rule=spec.rule,
-            policy=policy_json(spec).encode() or None,
+            policy=spec.misfire,
             next_ms=schedule.next_ms,
             last_ms=schedule.last_ms,
             jitter_ms=spec.jitter_ms,
@@ -310,7 +319,7 @@ def _owed(row: list[Any]) -> Owed:
         version=int(row[2]),
         generation_ms=generation_ms,
         rule=bound_rule(ref, row[5], generation_ms),
-        policy=row[6],
+        policy=read_policy(row[6]),
         next_ms=read_int(row[7]),
         last_ms=read_int(row[8]),
         jitter_ms=read_int(row[9]),

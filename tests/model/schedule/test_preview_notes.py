@@ -118,5 +118,7 @@ def test_odd_offsets_and_fractions_are_told():
     )
     fine = Every(1.5, start_at="2026-03-28T00:00:00.250Z", tz="Asia/Kathmandu")
     assert told(fine, SPRING, 2)[1][0] == "2026-03-28T05:45:01.750+05:45"
+    oldest = Every("1d", start_at="0001-01-01T00:00:00Z", tz="America/New_York")
+    assert told(oldest, -(2**60), 1)[0][0] == "0000-12-31T19:03:58-04:56:02"
     west = Cron("0 0 * * *", tz="America/St_Johns")
     assert told(west, SPRING, 1)[0][0] == "2026-03-28T00:00:00-02:30"

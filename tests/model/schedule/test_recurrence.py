@@ -264,6 +264,16 @@ def test_an_interval_that_meets_none_of_its_times_is_refused_once_its_start_is_k
         RRule("FREQ=MINUTELY;INTERVAL=1440;BYHOUR=3", start_at="2026-01-01T04:00:00Z")
 
 
+def test_a_start_at_the_begin_of_time_is_one():
+    rule = RRule("FREQ=YEARLY", start_at="0001-01-01T00:00:00Z", tz=NEW_YORK)
+    assert format_instant(rule.first(-(2**60))) == "0001-01-01T04:56:02.000Z"
+
+
+def test_count_that_ends_at_the_epoch_ends_there():
+    rule = RRule("FREQ=DAILY;COUNT=1", start_at="1970-01-01T00:00:00Z")
+    assert rule.between(-(2**60), 2**60, 9) == [0]
+
+
 def test_a_start_with_milliseconds_begins_with_the_next_second():
     rule = RRule("FREQ=MINUTELY", start_at="2026-01-01T03:30:15.250Z")
     assert rule.first(0) == parse_instant("2026-01-01T03:30:16Z")

@@ -9,6 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.model.schedule.oracle import encounters, examples
+from tests.model.schedule.test_cron_simulation import cron
 
 from tasksched.errors import Invalid
 from tasksched.model.instants import parse_instant
@@ -67,6 +71,26 @@ def test_previous(case):
     assert parse_instant(expected["fire_time_utc"]) == found
     if "the_one_before_utc" in expected:
         assert parse_instant(expected["the_one_before_utc"]) == rule.previous(found)
+
+
+@examples(100)
+@given(
+    encounters(years=(2005, 2038)),
+    st.integers(-7 * 3_600_000, 7 * 3_600_000),
+)
+def test_cron_properties_002_one_story_near_every_clock_change(encounter, shift_ms):
+    meaning, tz, change_s = encounter
+    rule = cron(meaning, tz, ("next", "first"))
+    at_ms = change_s * 1000 + shift_ms
+    for _ in range(3):
+        begun = time.perf_counter()
+        following_ms = rule.next(at_ms)
+        before_ms = rule.previous(following_ms)
+        assert time.perf_counter() - begun < 0.050
+        assert following_ms > at_ms >= before_ms
+        assert rule.next(before_ms) == following_ms
+        assert rule.next(rule.previous(following_ms + 1) - 1) == following_ms
+        at_ms = following_ms
 
 
 def test_fixed_rate_010_a_day_is_24_hours():

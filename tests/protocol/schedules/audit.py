@@ -55,7 +55,11 @@ class _Audit:
             yield f"S22 {ref} is scored {score}, its next_ms is {schedule.get('next_ms')}"
         if schedule["status"] != "ACTIVE" and "next_ms" in schedule:
             yield f"S14 {ref} is {schedule['status']} and owes {schedule['next_ms']}"
-        if schedule["status"] != "BLOCKED" and schedule["status"] != "PAUSED" and "reason" in schedule:
+        if (
+            schedule["status"] != "BLOCKED"
+            and schedule["status"] != "PAUSED"
+            and "reason" in schedule
+        ):
             yield f"{ref} is {schedule['status']} with the reason {schedule['reason']}"
         if schedule.get("body", "") != str(len(self.bodies[ref]) if ref in self.bodies else ""):
             yield f"S25 {ref} has a payload of another length than it says"

@@ -44,6 +44,7 @@ def _first_day(year: int) -> int:
 YEAR_STARTS: Final = tuple(_first_day(year) for year in range(FIRST_YEAR, LAST_YEAR + 2))
 FIRST_DAY: Final = YEAR_STARTS[0]
 LAST_DAY: Final = YEAR_STARTS[-1] - 1
+CYCLE_DAYS: Final = 146_097  # 400 years, after which the calendar repeats
 
 
 def weekday_of(day: int) -> int:
@@ -74,7 +75,11 @@ def day_of(year: int, month: int, day: int) -> int:
 
 
 def date_of(day: int) -> tuple[int, int, int]:
-    """Year, month and day of the month of a day number within the calendar."""
+    """Year, month and day of the month of a day number, also a little outside of the calendar."""
+    if not FIRST_DAY <= day <= LAST_DAY:
+        cycles = (day - FIRST_DAY) // CYCLE_DAYS
+        year, month, day = date_of(day - cycles * CYCLE_DAYS)
+        return year + 400 * cycles, month, day
     year = bisect_right(YEAR_STARTS, day)
     starts = month_starts(YEAR_KINDS[year - 1])
     of_year = day - YEAR_STARTS[year - 1]

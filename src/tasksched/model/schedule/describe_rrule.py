@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tasksched.model.instants import format_instant
-from tasksched.model.schedule.civil import DAY_S, MONTHS, WEEKDAYS
+from tasksched.model.schedule.civil import DAY_S, MONDAY, MONTHS, WEEKDAYS
 from tasksched.model.schedule.describe_cron import CLOCKS_MAX, clocks, weekday_spans
 from tasksched.model.schedule.localtext import clock, date, listed, listed_spans, ordinal
 from tasksched.model.schedule.rrule import Recurrence, RecurrenceText, Until
@@ -47,29 +47,29 @@ def _limits(rule: Recurrence) -> list[str]:
     if rule.by_day:
         limits.append(f"on {_weekdays(rule)}")
     if rule.by_month_day:
-        limits.append(_numbered("day", rule.by_month_day, "of the month"))
+        limits.append(f"on {_numbered('day', rule.by_month_day, 'of the month')}")
     if rule.by_year_day:
-        limits.append(_numbered("day", rule.by_year_day, "of the year"))
+        limits.append(f"on {_numbered('day', rule.by_year_day, 'of the year')}")
     # The first says on which days; each further one narrows that down.
     limits = limits[:1] + [f"if that is {limit}" for limit in limits[1:]]
     if rule.by_week:
-        start = "" if rule.week_start == 1 else f" (weeks from {WEEKDAYS[rule.week_start]})"
-        limits.append(
-            _numbered("week", rule.by_week, "of the year").replace("on ", "in ", 1) + start
-        )
+        limits.append(f"in {_numbered('week', rule.by_week, 'of the year')}")
+    counts_weeks = rule.by_week or (rule.frequency == "WEEKLY" and rule.interval > 1)
+    if counts_weeks and rule.week_start != MONDAY:
+        limits.append(f"(weeks begin on {WEEKDAYS[rule.week_start]})")
     if rule.by_month:
         limits.append(f"in {listed_spans(rule.by_month, MONTHS, low=1)}")
     return limits
 
 
 def _numbered(noun: str, numbers: Sequence[int], whole: str) -> str:
-    """``on days 1 to 5 and the last day of the month``."""
+    """``days 1 to 5 and the last day of the month``."""
     forward = [n for n in numbers if n > 0]
     texts = [f"the {ordinal(n)} {noun}" for n in sorted(numbers, reverse=True) if n < 0]
     if forward:
         plural = "" if len(forward) == 1 else "s"
         texts.insert(0, f"{noun}{plural} {listed_spans(forward)}")
-    return f"on {listed(texts)} {whole}"
+    return f"{listed(texts)} {whole}"
 
 
 def _weekdays(rule: Recurrence) -> str:
@@ -79,8 +79,6 @@ def _weekdays(rule: Recurrence) -> str:
         texts.append(weekday_spans(plain))
     whole = "month" if rule.frequency == "MONTHLY" or rule.by_month else "year"
     texts += [f"the {ordinal(n)} {WEEKDAYS[day]} of the {whole}" for n, day in rule.by_day if n]
-    if rule.frequency == "WEEKLY" and rule.interval > 1 and rule.week_start != 1:
-        texts.append(f"(weeks from {WEEKDAYS[rule.week_start]})")
     return listed(texts)
 
 

@@ -121,7 +121,7 @@ class LocalTimes(ABC):
 
     def _count_before(self, day: int, time_s: int) -> int:
         """The members on ``day`` before the time of day ``time_s``."""
-        if self._day_from(day) != day:
+        if not self._has_day(day):
             return 0
         minute, second = divmod(time_s, 60)
         minutes = self.minutes(day)
@@ -129,6 +129,12 @@ class LocalTimes(ABC):
         if minutes >> minute & 1:
             found += (self.seconds & ((1 << second) - 1)).bit_count()
         return found
+
+    def _has_day(self, day: int) -> bool:
+        if not FIRST_DAY <= day <= LAST_DAY:
+            return False
+        year = bisect_right(YEAR_STARTS, day)
+        return bool(self.days(year) >> (day - YEAR_STARTS[year - 1]) & 1)
 
     def _day_from(self, day: int) -> int | None:
         """The first day with a member, not before ``day``."""

@@ -35,7 +35,7 @@ from tasksched.model.schedule.localtimes import (
 )
 from tasksched.model.schedule.rrule import Recurrence, period_of
 
-_YEARS_KEPT: Final = 64
+_YEARS_KEPT: Final = 512  # all that a search can meet; a common rule meets two or three
 _PATTERNS_KEPT: Final = 512
 _WEEK: Final = 7
 
@@ -55,7 +55,7 @@ def local_times(rule: Recurrence) -> LocalTimes | None:
         return _picked(rule, days, minutes, seconds)
     if rule.interval == 1:
         return SameEveryDay(days, minutes, seconds)
-    aligned = lru_cache(_YEARS_KEPT)(lambda year: days(year) & _aligned(rule, year))
+    aligned = lru_cache(_YEARS_KEPT)(lambda year: _in_aligned(rule, days, year))
     return SameEveryDay(aligned, minutes, seconds)
 
 
@@ -191,6 +191,12 @@ def _aligned(rule: Recurrence, year: int) -> int:
             return _repeat(1, interval, start, 366)
 
 
+def _in_aligned(rule: Recurrence, days: Days, year: int) -> int:
+    """The days of the year that are left and lie in a period that counts."""
+    aligned = _aligned(rule, year)
+    return days(year) & aligned if aligned else 0
+
+
 @lru_cache(_PATTERNS_KEPT)
 def _pattern(block: int, step: int, length: int) -> int:
     return sum(block << at for at in range(0, length, step))
@@ -220,11 +226,11 @@ def _sub_daily(rule: Recurrence, days: Days, minutes: int, seconds: int) -> Loca
     if cycle == 1:
         left = minutes_of(0)
         return SameEveryDay(days, left, seconds) if left else None
-    # The days of the cycle on which the interval meets a minute at all, repeated to cover a year.
+    # The days of the cycle on which a period that counts has a minute, repeated to cover a year.
     of_cycle = bits(
-        day
-        for day in range(cycle)
-        if (rule.phase - day * per_day) % rule.interval < per_day and minutes_of(day)
+        period // per_day % cycle
+        for period in range(rule.phase, rule.phase + cycle * per_day, rule.interval)
+        if minutes >> (period % per_day * size) & ((1 << size) - 1)
     )
     if not of_cycle:
         return None
@@ -281,16 +287,12 @@ def _periods(rule: Recurrence, days: Days, year: int) -> list[list[int]]:
 
     A week that two years share is among the periods of both, whole.
     """
+    if rule.frequency == "WEEKLY":
+        return _weeks(rule, days, year)
     first = YEAR_STARTS[year - 1]
-    allowed = _aligned(rule, year) if rule.frequency != "WEEKLY" else YEAR_BITS
-    left = days(year) & allowed
-    match rule.frequency:
-        case "YEARLY":
-            masks = [left]
-        case "MONTHLY":
-            masks = [left & month_mask(YEAR_KINDS[year - 1], month) for month in range(1, 13)]
-        case _:
-            return _weeks(rule, days, year)
+    masks = [left] if (left := _in_aligned(rule, days, year)) else []
+    if left and rule.frequency == "MONTHLY":
+        masks = [left & month_mask(YEAR_KINDS[year - 1], month) for month in range(1, 13)]
     return [[first + day for day in members(mask)] for mask in masks if mask]
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Literal, Self
 
 from tasksched.errors import Invalid
 from tasksched.model.instants import Instant
-from tasksched.model.schedule.civil import DAY_S
+from tasksched.model.schedule.civil import DAY_S, FIRST_DAY
 from tasksched.model.schedule.cron import (
     CronExpression,
     normal_text,
@@ -240,7 +240,7 @@ class RRule(CalendarRule):
         """What a start adds: the instant that the user chose, or the instant of creation."""
         parsed = self.parsed
         floor_s = -(-floor_ms // 1000)
-        local_s = floor_s + offset_table(self.tz).offset(floor_s)
+        local_s = max(floor_s + offset_table(self.tz).offset(floor_s), FIRST_DAY * DAY_S)
         rule = completed(parsed.parts, local_s if is_chosen else local_s - local_s % DAY_S)
         until = parsed.until
         last_s = until.at_s if until is not None and not until.is_utc else None
@@ -318,14 +318,14 @@ _times = lru_cache(COMPILED_MAX)(local_times)
 def _rrule_slots(
     rule: Recurrence, counted: tuple[int, int] | None, last_s: int | None, tz: str, seams: Seams
 ) -> Slots:
+    """``counted``: the local second to count from, and COUNT; ``last_s``: a local UNTIL. Not both."""
     times: LocalTimes | None = _times(rule)
     if times is None:
         raise Invalid(
             "this recurrence rule can never fire: its interval meets none of its times", POINTER
         )
     if counted is not None:
-        nth_s = times.nth(*counted)
-        last_s = min(nth_s, last_s) if nth_s is not None and last_s is not None else nth_s or last_s
+        last_s = times.nth(*counted)
     if last_s is not None:
         times = Ending(times, last_s)
     return Slots(times, offset_table(tz), seams)

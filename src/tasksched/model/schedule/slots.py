@@ -51,10 +51,6 @@ class Slots:
         # tuple, so threads cannot see halves.
         self._known: tuple[int, int] = (0, 0)
 
-    def forget(self) -> None:
-        """Drop the remembered answer. It never changes one; tests use it to see the search itself."""
-        self._known = (0, 0)
-
     def after(self, at_s: int) -> int | None:
         """The first slot later than ``at_s``."""
         asked, answer = self._known

@@ -1,0 +1,331 @@
+"""Missed nominal times: downtime and overload, and what is owed afterwards."""
+
+import pytest
+from tests.protocol.kit import BROKEN, HOUR_MS
+from tests.protocol.schedules.kit import (
+    MINUTE_MS,
+    NEVER,
+    REF,
+    SECOND_MS,
+    SchedulesKit,
+    Work,
+    clock_text,
+    ms,
+)
+
+from tasksched.model.schedule import Cron, Every, RRule
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_one_run_for_all_that_were_missed(each: SchedulesKit):
+    """fixed-rate-002"""
+    each.at("12:39:50")
+    await each.put(Every("15s", start_at="2026-03-02T12:40:00Z"))
+    await each.advance("12:40:47")
+    assert 4 == len(each.starts)
+    await each.down_until("12:41:52")
+    late = each.starts[4:]
+    assert [(ms("12:41:45"), 4)] == [(start.nominal_ms, start.missed) for start in late]
+    assert [
+        ("coalesced", ms("12:41:00"), ms("12:41:30"), 3),
+        ("fired", ms("12:41:45"), ms("12:41:45"), 1),
+    ] == (await each.outcomes())[4:]
+    assert ms("12:42:00") == await each.next_ms()
+
+
+async def test_all_of_them_oldest_first(each: SchedulesKit):
+    """fixed-rate-002"""
+    each.at("12:39:50")
+    each.handler = lambda _: Work(1_000)
+    await each.put(Every("15s", start_at="2026-03-02T12:40:00Z"), catch_up="all")
+    await each.advance("12:40:47")
+    await each.down_until("12:41:52")
+    await each.advance("12:41:58")
+    late = each.starts[4:]
+    assert ["12:41:00", "12:41:15", "12:41:30", "12:41:45"] == [
+        clock_text(start.nominal_ms - ms("00:00:00")) for start in late
+    ]
+    assert ["12:41:52", "12:41:53", "12:41:54", "12:41:55"] == each.started()[4:]
+    assert [0] * 4 == [start.missed for start in late]
+
+
+async def test_none_of_them(each: SchedulesKit):
+    """fixed-rate-002"""
+    each.at("12:39:50")
+    await each.put(Every("15s", start_at="2026-03-02T12:40:00Z"), catch_up="none", grace_ms=0)
+    await each.advance("12:40:47")
+    await each.down_until("12:41:52")
+    await each.advance("12:41:59")
+    assert 4 == len(each.starts)
+    assert ("missed", ms("12:41:00"), ms("12:41:45"), 4) == (await each.outcomes())[-1]
+    await each.advance("12:42:00")
+    assert 5 == len(each.starts)
+
+
+@pytest.mark.parametrize(
+    ("policy", "runs", "recorded"),
+    [
+        ({"catch_up": "one"}, 1, ("coalesced", 172_799)),
+        ({"catch_up": "all", "limit": 1000}, 1000, ("catch_up_dropped", 171_800)),
+        ({"catch_up": "none", "grace_ms": 0}, 0, ("missed", 172_800)),
+    ],
+    ids=["one", "all", "none"],
+)
+async def test_two_days_of_seconds_are_no_burst(one: SchedulesKit, policy, runs, recorded):
+    """fixed-rate-009: the newest 1000, the others are counted."""
+    one.at("2026-03-02T12:00:00.400Z")
+    one.handler = lambda _: Work(0)
+    await one.put(Every("1s", start_at="2026-03-02T00:00:00Z"), overlap="allow", **policy)
+    one.is_down = True
+    await one.advance("2026-03-04T12:00:00.500Z")
+    one.is_down = False
+    await one.fire()
+    outcomes = [e for e in await one.outcomes() if e[0] != "fired"]
+    assert [recorded] == [(outcome, count) for outcome, _, _, count in outcomes]
+    left = [int(raw) for raw in one.plain.lrange(one.keys.catchup(REF), 0, -1)]
+    newest = [ms("2026-03-04T12:00:00Z") - n * SECOND_MS for n in range(runs - 1, -1, -1)]
+    assert newest == [int(task["nominal_ms"]) for task in one.tasks()] + left
+    assert ms("2026-03-04T12:00:01Z") == await one.next_ms()
+
+
+async def test_more_than_a_hundred_missed_slots_wedge_nothing(each: SchedulesKit):
+    """fixed-rate-013"""
+    each.at("08:29:00")
+    await each.put(Cron("* * * * *"))
+    each.at("08:29:30")
+    await each.down_until("10:21:10")
+    (start,) = each.starts
+    assert (ms("10:21:00"), 112) == (start.nominal_ms, start.missed)
+    schedule = await each.get()
+    assert (ms("10:22:00"), "ACTIVE") == (schedule.next_ms, schedule.status)
+
+
+async def test_a_deploy_over_noon(each: SchedulesKit):
+    """misfire-003: late by three seconds, and merely late: nothing was missed."""
+    each.at("11:00:00")
+    await each.put(Cron("0 12 * * *"))
+    await each.advance("11:59:58")
+    await each.down_until("12:00:03")
+    (start,) = each.starts
+    assert (ms("12:00:00"), ms("12:00:03"), 0) == (start.nominal_ms, start.at_ms, start.missed)
+    (entry,) = await each.ledger()
+    assert ("fired", 3_000, start.id) == (entry.outcome, entry.lateness_ms, entry.task_id)
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "runs"),
+    [(3_600, False), (14_399, False), (14_400, True), (21_600, True), (None, True)],
+)
+async def test_grace_is_inclusive(each: SchedulesKit, grace_s: int | None, runs: bool):
+    """misfire-004, misfire-006, misfire-011"""
+    each.store.now_ms = ms("2026-03-02T03:00:00Z")
+    grace_ms = None if grace_s is None else grace_s * SECOND_MS
+    await each.put(Cron("0 2 * * *"), grace_ms=grace_ms)
+    await each.advance("2026-03-03T01:59:00Z")
+    await each.down_until("2026-03-03T06:00:00Z")
+    slot_ms = ms("2026-03-03T02:00:00Z")
+    (entry,) = await each.ledger()
+    assert ("fired" if runs else "missed", slot_ms) == (entry.outcome, entry.first_ms)
+    assert (14_400_000 if runs else None) == entry.lateness_ms
+    assert runs == bool(each.starts)
+    assert ms("2026-03-04T02:00:00Z") == await each.next_ms()
+
+
+@pytest.mark.parametrize("late_ms", [0, 1, 59_999, 60_000, 60_001])
+async def test_none_still_runs_what_is_within_its_grace(one: SchedulesKit, late_ms: int):
+    one.at("10:00:00")
+    await one.put(Every("1h"), catch_up="none", grace_ms=60_000)
+    await one.down_until(ms("11:00:00") + late_ms)
+    assert (late_ms <= 60_000) == bool(one.starts)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [Every("15s"), Cron("*/2 * * * *"), RRule("FREQ=MINUTELY;INTERVAL=3")],
+    ids=lambda r: r.kind,
+)
+@pytest.mark.parametrize("catch_up", ["one", "all", "none"])
+async def test_counts_are_exact(one: SchedulesKit, rule, catch_up: str):
+    one.at("10:00:00")
+    schedule = await one.put(
+        rule, catch_up=catch_up, limit=7, grace_ms=HOUR_MS if catch_up == "none" else None
+    )
+    await one.down_until("2026-03-04T13:13:07Z")
+    await one.after(0)
+    nominals = schedule.spec.rule.count(schedule.generation_ms, one.now_ms)
+    entries = await one.ledger()
+    assert nominals == sum(entry.count for entry in entries)
+    assert all(entry.is_exact for entry in entries)
+
+
+async def test_a_count_that_was_not_finished_is_a_lower_bound(one: SchedulesKit):
+    one.at("2026-01-01T00:00:00Z")
+    await one.put(RRule("FREQ=MINUTELY", tz="Europe/Berlin"))
+    await one.down_until("2026-04-01T00:00:00Z")
+    coalesced = (await one.ledger())[0]
+    assert ("coalesced", 100_000, False) == (
+        coalesced.outcome, coalesced.count, coalesced.is_exact,
+    )  # fmt: skip
+
+
+# -- all: one after another, outside the overlap rule -------------------------------------------------
+
+
+async def catching_up(kit: SchedulesKit, work_ms: int, **fields) -> None:
+    """Five nominal times were missed, 10:01 to 10:05; it is 10:05:30."""
+    kit.at("10:00:00")
+    kit.handler = lambda _: Work(work_ms)
+    await kit.put(Every("60s"), catch_up="all", **fields)
+    await kit.down_until("10:05:30")
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "cancel"])
+async def test_what_is_caught_up_with_is_outside_of_the_overlap_rule(
+    each: SchedulesKit, overlap: str
+):
+    """It is in the way of no new nominal time, and none is in its way."""
+    await catching_up(each, 50 * SECOND_MS, overlap=overlap)
+    await each.advance("10:10:00")
+    late = [s for s in each.starts if s.nominal_ms <= ms("10:05:00")]
+    assert ["10:05:30", "10:06:20", "10:07:10", "10:08:00", "10:08:50"] == [
+        clock_text(s.at_ms - ms("00:00:00")) for s in late
+    ]
+    assert {"fired"} == {outcome for outcome, *_ in await each.outcomes()}
+    states = {each.state(s.id) for s in late}
+    assert {"SUCCESS"} == states
+    assert [ms(f"10:0{n}:00") for n in range(6, 10)] == [
+        s.at_ms for s in each.starts if s not in late
+    ][:4]
+
+
+async def test_it_begins_although_an_earlier_run_is_open(each: SchedulesKit):
+    each.at("10:00:00")
+    each.handler = lambda s: NEVER if s.nominal_ms == ms("10:01:00") else Work()
+    await each.put(Every("60s"), catch_up="all")
+    await each.advance("10:01:10")
+    await each.down_until("10:04:30")
+    assert ["10:01:00", *["10:04:30"] * 3] == each.started()
+
+
+async def test_a_failure_does_not_stop_the_others(each: SchedulesKit):
+    await catching_up(each, 0)
+    each.handler = lambda _: Work(1_000, BROKEN)
+    await each.advance("10:05:59")
+    assert 5 == len(each.starts)
+
+
+async def test_a_pause_stops_it_and_the_resume_goes_on(each: SchedulesKit):
+    await catching_up(each, 7 * SECOND_MS)
+    await each.advance("10:05:35")
+    await each.pause()
+    await each.advance("10:20:30")
+    assert 1 == len(each.starts)
+    await each.resume()
+    await each.advance("10:21:20")
+    assert [ms("10:00:00") + n * MINUTE_MS for n in (1, 2, 3, 4, 5, 21)] == each.times()
+
+
+async def test_a_pause_while_its_run_is_open_keeps_the_order(each: SchedulesKit):
+    await catching_up(each, 10 * SECOND_MS)
+    await each.pause()
+    await each.advance("10:05:35")
+    await each.resume()
+    await each.advance("10:05:59")
+    assert ["10:05:30", "10:05:40", "10:05:50"] == each.started()
+
+
+async def test_more_downtime_before_it_is_done(each: SchedulesKit):
+    await catching_up(each, 40 * SECOND_MS)
+    await each.down_until("10:08:30")
+    each.handler = lambda _: Work()
+    await each.advance("10:09:30")
+    regular = ms("10:09:00")  # in nobody's way
+    assert [ms("10:00:00") + n * MINUTE_MS for n in range(1, 9)] == [
+        at_ms for at_ms in each.times() if at_ms != regular
+    ]
+
+
+async def test_a_removal_forgets_the_rest(each: SchedulesKit):
+    await catching_up(each, 40 * SECOND_MS)
+    await each.remove()
+    await each.advance("10:30:00")
+    assert 1 == len(each.tasks())
+
+
+async def test_a_backfilled_time_among_them_does_not_stop_it(each: SchedulesKit):
+    """It has its run already; the next of the list is made instead."""
+    each.at("10:00:00")
+    await each.put(Every("60s"), catch_up="all")
+    each.is_down = True
+    await each.advance("10:05:30")
+    span = (ms("10:02:00"), ms("10:03:00"))
+    assert 2 == len((await each.recurring.backfill("default", "s", span, dry_run=False)).task_ids)
+    each.is_down = False
+    await each.advance("10:05:40")
+    assert [ms("10:00:00") + n * MINUTE_MS for n in range(1, 6)] == sorted(each.times())
+    assert 3 == (await each.get()).runs
+
+
+async def test_a_list_that_grows_faster_than_it_is_run_is_bounded(one: SchedulesKit):
+    one.at("10:00:00")
+    one.handler = lambda _: NEVER
+    await one.put(Every("1s"), catch_up="all", limit=1000)
+    for _ in range(3):
+        await one.down_until(one.now_ms + 400 * SECOND_MS)
+    assert 1000 == one.plain.llen(one.keys.catchup(REF))
+    assert ("catch_up_dropped", 199) == next(
+        (o, n) for o, _, _, n in await one.outcomes() if o == "catch_up_dropped"
+    )
+
+
+# -- nothing is owed for ------------------------------------------------------------------------------
+
+
+async def test_nothing_is_owed_for_a_pause_over_one_slot(each: SchedulesKit):
+    """misfire-002"""
+    each.at("2026-03-02T09:59:59.900Z")
+    await each.put(Cron("0 * * * *"))
+    await each.pause()
+    await each.advance("2026-03-02T10:00:00.050Z")
+    await each.resume()
+    assert ms("11:00:00") == await each.next_ms()
+    await each.advance("10:59:00")
+    assert [] == each.starts
+    assert [] == await each.ledger()
+
+
+async def test_nothing_is_owed_for_a_weekend_of_pause(each: SchedulesKit):
+    """misfire-010"""
+    each.store.now_ms = ms("2026-03-06T17:55:00Z")
+    await each.put(Cron("*/10 * * * *"))
+    await each.advance("2026-03-06T18:00:05Z")
+    await each.pause()
+    await each.advance("2026-03-09T08:03:00Z")
+    await each.resume()
+    await each.tick()
+    assert 1 == len(each.starts)
+    assert ms("2026-03-09T08:10:00Z") == await each.next_ms()
+
+
+async def test_what_was_owed_before_a_pause_is_settled_by_it(each: SchedulesKit):
+    each.at("10:00:00")
+    await each.put(Every("60s"))
+    each.is_down = True
+    await each.advance("10:03:30")
+    await each.pause()
+    assert [("coalesced", ms("10:01:00"), ms("10:02:00"), 2)] == (await each.outcomes())[:1]
+    each.is_down = False
+    await each.advance("10:10:00")
+    assert [(ms("10:03:00"), 3)] == [(s.nominal_ms, s.missed) for s in each.starts]
+
+
+async def test_a_laptop_that_sleeps(one: SchedulesKit):
+    """clock-001, for a recurring task: one run for the nights that passed, its lateness recorded."""
+    one.store.now_ms = ms("2026-03-08T09:00:00Z")
+    await one.put(Cron("30 10 * * *"))
+    one.leap(ms("2026-03-10T18:57:00Z") - one.now_ms)
+    await one.tick()
+    (start,) = one.starts
+    assert (ms("2026-03-10T10:30:00Z"), 3) == (start.nominal_ms, start.missed)
+    assert 8 * HOUR_MS + 27 * MINUTE_MS == (await one.ledger())[-1].lateness_ms
