@@ -364,7 +364,9 @@ def test_roles_get_the_settings_with_their_flags(monkeypatch: pytest.MonkeyPatch
         tasksched.app, "run_api", lambda s, with_scheduler: seen.append((s, with_scheduler)) or 0
     )
     monkeypatch.setattr(tasksched.app, "run_scheduler", lambda s: seen.append((s,)) or 3)
-    monkeypatch.setattr(tasksched.app, "run_worker", lambda t, s: seen.append((s, t)) or 0)
+    monkeypatch.setattr(
+        tasksched.app, "run_worker", lambda t, s, prune: seen.append((s, t, prune)) or 0
+    )
     monkeypatch.setattr(
         tasksched.dev,
         "run_dev",
@@ -396,9 +398,10 @@ def test_roles_get_the_settings_with_their_flags(monkeypatch: pytest.MonkeyPatch
         "5",
         "--processes",
         "2",
+        "--prune",
     )
     assert (settings.queues, settings.concurrency, settings.grace_ms, settings.processes, rest) == (
-        ("a", "b"), 7, 5_000, 2, ("m:app",),
+        ("a", "b"), 7, 5_000, 2, ("m:app", True),
     )  # fmt: skip
     settings, rest, _ = run("dev", "x.py:app", "--port", "1", "--data-dir", "d", "--workers", "2")
     assert (settings.port, rest) == (1, ("x.py:app", 2, Path("d")))

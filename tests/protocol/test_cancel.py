@@ -121,6 +121,16 @@ async def test_the_reply_that_was_lost_is_given_again_also_with_if_match(kit: Ki
     assert ("requested", "SUCCESS") == (late.word, late.state)
 
 
+@pytest.mark.parametrize("state", ["PENDING", "QUEUED"])
+async def test_a_cancelled_task_does_not_expire_later(kit: Kit, state: str):
+    task_id = await kit.task_in(state, expires_at_ms=kit.now_ms + 5_000)
+    await cancel(kit, task_id)
+    assert 0 == kit.plain.zcard(kit.keys.expiry)
+    kit.leap(5_000)
+    assert 0 == (await kit.dispatch()).expired
+    assert "CANCELLED" == kit.state(task_id)
+
+
 async def test_room_that_a_cancel_makes_in_a_full_window_wakes_the_dispatchers(valkey: Kit):
     """No take would say so, when all that was dispatched is cancelled."""
     await valkey.announce()

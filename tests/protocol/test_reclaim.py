@@ -158,6 +158,13 @@ async def test_a_dispatched_task_that_the_watch_lost_is_watched_again(kit: Kit):
     assert kit.now_ms + TAKE_BY_MS == kit.plain.zscore(kit.keys.watch, task_id)
 
 
+async def test_a_sweep_postpones_no_lease(kit: Kit):
+    task_id = await kit.task_in("RUNNING")
+    await kit.wait(LEASE_MS)
+    assert 0 == (await kit.store.sweep(0, STREAM, "-")).watched
+    assert [task_id] == [run.id for run in (await kit.store.overdue(0))[1]]
+
+
 async def test_an_empty_stream_goes_and_comes_back_when_it_is_needed(kit: Kit):
     await kit.task_in("SUCCESS")
     assert kit.plain.exists(kit.keys.ready(STREAM))

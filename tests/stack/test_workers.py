@@ -1,10 +1,11 @@
 """Workers that are killed, that block, that are told to stop; handlers that nobody knows yet."""
 
+import os
 import signal
 import time
 
 import pytest
-from tests.stack.kit import LEASE_S, Stack, handler, until
+from tests.stack.kit import HANDLERS, LEASE_S, Stack, handler, is_running, until
 
 pytestmark = pytest.mark.stack
 
@@ -172,4 +173,20 @@ def test_a_task_of_version_2_waits_for_a_worker_of_version_2(stack: Stack):
     assert api.task(plain, wait_s=10)["status"] == "SUCCESS"
     assert [s["pid"] for s in stack.seen(first)] == [old.pid]
     assert [s["pid"] for s in stack.seen(second)] == [new.pid]
+    stack.audit()
+
+
+def test_many_worker_processes_are_one_command_and_end_with_it(stack: Stack):
+    api, _ = stack.api("--scheduler")
+    parent = stack.start("worker", HANDLERS, "--processes", "2")
+    until(lambda: len(api.get("/workers")["items"]) == 2, "two workers")
+    pids = [worker["pid"] for worker in api.get("/workers")["items"]]
+    tasks = [stack.submit(api, handler("work", {"seconds": 0.1})) for _ in range(10)]
+    for task_id in tasks:
+        assert api.task(task_id, wait_s=10)["status"] == "SUCCESS"
+    os.kill(pids[0], signal.SIGKILL)
+    stack.harmed.add(pids[0])
+    until(lambda: len(set(pids) | {w["pid"] for w in api.get("/workers")["items"]}) == 3, "a third")
+    assert parent.end() == 0
+    assert not any(is_running(pid) for pid in pids)
     stack.audit()

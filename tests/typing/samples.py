@@ -6,7 +6,21 @@ Nothing here is run: ``test_typing.py`` has it checked and compares the lines.
 from datetime import UTC, datetime, timedelta
 from typing import assert_type
 
-from tasksched import App, Ctx, Discard, Retry, RetryLater, Submitter, Task, TaskFailed
+from tasksched import (
+    App,
+    Cron,
+    Ctx,
+    Delay,
+    Discard,
+    Every,
+    Recurring,
+    Retry,
+    RetryLater,
+    RRule,
+    Submitter,
+    Task,
+    TaskFailed,
+)
 
 app = App()
 
@@ -35,6 +49,15 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+@app.task(cron=Cron("30 2 * * *", tz="Europe/Paris"), schedule_options={"overlap": "allow"})
+async def nightly() -> None: ...
+
+
+@app.task(every="15m", schedule_options={"id": "often", "jitter": timedelta(seconds=5)})
+def often(ctx: Ctx, much: int = 1) -> int:
+    return much + (0 if ctx.nominal_at is None else ctx.nominal_at.hour)
+
+
 async def accepted(ctx: Ctx) -> None:
     assert_type(await charge.submit("inv_1", cents=100), Task[str])
     assert_type(await charge(ctx, "inv_1", 100), str)
@@ -55,6 +78,34 @@ async def accepted(ctx: Ctx) -> None:
             print(await task.result(1), task.created)
         except TaskFailed as failed:
             print(failed.error, failed.record.attempts)
+
+
+async def accepted_recurring() -> None:
+    s = await charge.every(Every("15m"), id="quarterly", overlap="skip").create("inv_9", 5)
+    assert_type(s, Recurring[str])
+    assert_type(await s.trigger(), Task[str])
+    assert_type([fire.at_ms for fire in s.next_fires(10)], list[int])
+    await s.edit(rule=Cron("@daily"), queue="q", jitter=None, version=2)
+    await s.backfill("2026-01-01T00:00:00Z", datetime(2026, 1, 2, tzinfo=UTC), dry_run=True)
+    assert_type(notify.every("1h", id="n").put_sync("a@b.c", subject="hi"), Recurring[None])
+    assert_type(await add.options(queue="q").every("@hourly", id="a").put(1, b=2), Recurring[int])
+    await resize.every(Delay("5m"), id="d", after="success").create("/a.png")
+    await nightly.every(RRule("FREQ=MONTHLY"), id="m", tenant="acme", max_runs=3).create()
+    async for each in app.find_recurring(status="PAUSED"):
+        print(each.id, each.description, (await each.resume()).next_ms)
+    print(app.recurring("quarterly").record, app.declared)
+
+
+async def rejected_recurring() -> None:
+    await charge.every("15m", id="q").create(1)  # wrong
+    await notify.every("15m", id="q").put("a@b.c")  # wrong
+    await add.every("15m", id="q").create(1, 2, overlap="skip")  # wrong
+    add.every("15m", id="q", overlap="maybe")  # wrong
+    add.every("15m", id="q", colour="red")  # wrong
+    add.every("15m", overlap="skip")  # wrong
+    app.task(cron="@daily", schedule_options={"overlap": "maybe"})  # wrong
+    app.find_recurring_sync(status="RUNNING")  # wrong
+    await app.recurring("q").edit(priority="urgent")  # wrong
 
 
 async def rejected(ctx: Ctx) -> None:

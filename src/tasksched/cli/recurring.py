@@ -71,7 +71,7 @@ def put(
         spec = _spec(template, recurring_id, options)
         if version is None:
             schedule, created = await keep(backend.recurring, spec)
-            note("created" if created else f"it is version {schedule.version} now")
+            note("created" if created else f"version {schedule.version}")
         else:
             schedule = await backend.recurring.replace(spec, version)
         _show(schedule)
@@ -230,7 +230,8 @@ def backfill(recurring_id: str, start: str, end: str, rate: float, *, dry_run: b
 
         span_ms = parse_instant(start, "/from"), parse_instant(end, "/to")
         found = await backend.recurring.backfill(tenant, recurring_id, Fill(span_ms, dry_run, rate))
-        count = f"{found.count} nominal times" if found.is_exact else f"over {found.count - 1}"
+        count = f"{found.count}" if found.is_exact else f"over {found.count - 1}"
+        count += " nominal time" if count == "1" else " nominal times"
         note(count if dry_run else f"{count}, {len(found.task_ids)} runs made")
         data = render_recurring.backfilled(found, dry_run=dry_run)
         output.emit(data, "\n".join(found.task_ids))

@@ -27,7 +27,7 @@ from tasksched.errors import (
 )
 from tasksched.model.recurring import ScheduleSpec
 from tasksched.model.schedule import Cron, Rule
-from tasksched.model.task import TaskSpec
+from tasksched.model.task import HandlerTarget, TaskSpec
 
 OWNER = "code"
 SYNC_TRIES = 20
@@ -86,7 +86,9 @@ def declare(
     else:
         rule = Cron(cron)  # type: ignore[arg-type]  # it refuses what is no text
     policy: dict[str, Any] = {**(options or {})}
-    made = Declared(policy.pop("id", template.target.route), rule, policy, template)
+    assert isinstance(template.target, HandlerTarget)
+    # Not its version: another one of the same handler takes the place of this one.
+    made = Declared(policy.pop("id", template.target.name), rule, policy, template)
     made.spec(template.tenant, OWNER)  # whatever is wrong with it is told where it stands
     return made
 

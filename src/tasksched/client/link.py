@@ -40,6 +40,7 @@ class Link:
         self._open: dict[asyncio.AbstractEventLoop, Backend] = {}
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
         self._instead: Backend | None = None
+        self._instead_loop: asyncio.AbstractEventLoop | None = None
         self._sync = SyncLoop("tasksched-sync")
 
     @cached_property
@@ -70,16 +71,23 @@ class Link:
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """``work`` in the background loop, for callers without one."""
-        return self._sync.run(work)
+        loop = self._instead_loop
+        if loop is None:
+            return self._sync.run(work)
+        if loop is _running_loop():
+            work.close()
+            raise RuntimeError("a …_sync call here would wait for this very loop: await the other")
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
 
     @contextlib.contextmanager
     def using(self, backend: Backend) -> Iterator[None]:
-        """Every request goes to ``backend`` meanwhile: for tests."""
-        before, self._instead = self._instead, backend
+        """Every request goes to ``backend`` meanwhile, in the loop that runs now: for tests."""
+        before = self._instead, self._instead_loop
+        self._instead, self._instead_loop = backend, _running_loop()
         try:
             yield
         finally:
-            self._instead = before
+            self._instead, self._instead_loop = before
 
     async def close(self) -> None:
         """Closes the connection of the running loop, and the background thread with its own."""
@@ -98,6 +106,13 @@ class Link:
         backend = self._open.pop(loop, None)
         if backend is not None:
             await backend.close()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def settings_of(url: str | None, namespace: str | None, tenant: str | None) -> Settings:

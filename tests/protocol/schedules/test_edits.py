@@ -22,155 +22,155 @@ pytestmark = pytest.mark.anyio
     ],
     ids=["schedule-edit-001", "schedule-edit-002", "schedule-edit-009"],
 )  # fmt: skip
-async def test_an_edit_never_fires_by_itself(each: SchedulesKit, rules, ran, edited, expected):
+async def test_an_edit_never_fires_by_itself(one: SchedulesKit, rules, ran, edited, expected):
     created_ms = ms(ran or "2018-01-04T00:00:00Z") - 86_400_000
-    each.store.now_ms = created_ms + 3_600_000
-    await each.put(Cron(rules[0]))
-    await each.advance(edited)
-    count = len(each.starts)
+    one.store.now_ms = created_ms + 3_600_000
+    await one.put(Cron(rules[0]))
+    await one.advance(edited)
+    count = len(one.starts)
     assert (1 if ran else 0) == count
-    schedule = await each.put(Cron(rules[1]))
-    await each.advance(ms(expected) - 1)
-    assert (ms(expected), count) == (schedule.next_ms, len(each.starts))
+    schedule = await one.put(Cron(rules[1]))
+    await one.advance(ms(expected) - 1)
+    assert (ms(expected), count) == (schedule.next_ms, len(one.starts))
 
 
-async def test_a_template_edit_moves_nothing(each: SchedulesKit):
-    each.at("10:00:00")
-    await each.put(Every("60s"))
-    await each.advance("10:01:30")
-    schedule = await each.put(Every("60s"), payload=b"\x02", priority="high")
+async def test_a_template_edit_moves_nothing(one: SchedulesKit):
+    one.at("10:00:00")
+    await one.put(Every("60s"))
+    await one.advance("10:01:30")
+    schedule = await one.put(Every("60s"), payload=b"\x02", priority="high")
     assert ms("10:02:00") == schedule.next_ms
-    await each.advance("10:02:00")
-    assert (b"\x02", 2) == (each.starts[-1].payload, each.starts[-1].version)
+    await one.advance("10:02:00")
+    assert (b"\x02", 2) == (one.starts[-1].payload, one.starts[-1].version)
 
 
-async def test_an_edit_first_settles_what_is_overdue(each: SchedulesKit):
+async def test_an_edit_first_settles_what_is_overdue(one: SchedulesKit):
     """Under the old definition: its times, its template, its version."""
-    each.at("10:00:00")
-    await each.put(Every("60s"), payload=b"\x01")
-    each.is_down = True
-    await each.advance("10:03:30")
-    await each.put(Every("45s"), payload=b"\x02")
-    assert [("coalesced", 2), ("fired", 1)] == [(o, n) for o, _, _, n in await each.outcomes()]
-    each.is_down = False
-    await each.advance("10:03:45")
-    late, new = each.starts
+    one.at("10:00:00")
+    await one.put(Every("60s"), payload=b"\x01")
+    one.is_down = True
+    await one.advance("10:03:30")
+    await one.put(Every("45s"), payload=b"\x02")
+    assert [("coalesced", 2), ("fired", 1)] == [(o, n) for o, _, _, n in await one.outcomes()]
+    one.is_down = False
+    await one.advance("10:03:45")
+    late, new = one.starts
     assert (ms("10:03:00"), b"\x01", 1) == (late.nominal_ms, late.payload, late.version)
     assert (ms("10:03:45"), b"\x02", 2) == (new.nominal_ms, new.payload, new.version)
 
 
-async def test_an_edit_that_was_planned_before_a_firing_does_not_fire_it_again(each: SchedulesKit):
+async def test_an_edit_that_was_planned_before_a_firing_does_not_fire_it_again(one: SchedulesKit):
     """The next time it read was fired meanwhile: it asks again instead of turning it back."""
-    each.at("10:00:00")
-    before = await each.put(Every("60s"))
-    await each.advance("10:01:30")
-    changed = await each.schedules.put_schedule(
-        each.spec(Every("60s"), payload=b"\x02"), expected=1, created_ms=each.now_ms,
+    one.at("10:00:00")
+    before = await one.put(Every("60s"))
+    await one.advance("10:01:30")
+    changed = await one.schedules.put_schedule(
+        one.spec(Every("60s"), payload=b"\x02"), expected=1, created_ms=one.now_ms,
         next_ms=before.next_ms, fingerprint="f",
     )  # fmt: skip
     assert "owed" == changed.word
-    await each.advance("10:05:30")
-    assert [ms("10:00:00") + n * MINUTE_MS for n in range(1, 6)] == each.times()
+    await one.advance("10:05:30")
+    assert [ms("10:00:00") + n * MINUTE_MS for n in range(1, 6)] == one.times()
 
 
-async def test_a_resume_that_was_planned_before_an_edit_is_refused(each: SchedulesKit):
+async def test_a_resume_that_was_planned_before_an_edit_is_refused(one: SchedulesKit):
     """Its next time belongs to another rule."""
-    await each.put(Every("60s"))
-    await each.pause()
-    await each.put(Every("600s"))
-    changed = await each.schedules.resume_schedule(REF, 2, next_ms=each.now_ms + 60_000)
+    await one.put(Every("60s"))
+    await one.pause()
+    await one.put(Every("600s"))
+    changed = await one.schedules.resume_schedule(REF, 2, next_ms=one.now_ms + 60_000)
     assert "version" == changed.word
-    await each.resume()
-    assert 0 == ((await each.next_ms() or 0) - (await each.get()).generation_ms) % 600_000
+    await one.resume()
+    assert 0 == ((await one.next_ms() or 0) - (await one.get()).generation_ms) % 600_000
 
 
-async def test_a_resume_that_took_too_long_asks_again(each: SchedulesKit):
-    await each.put(Every("60s"))
-    await each.pause()
-    assert "late" == (await each.schedules.resume_schedule(REF, None, next_ms=each.now_ms)).word
-    assert "PAUSED" == (await each.get()).status
+async def test_a_resume_that_took_too_long_asks_again(one: SchedulesKit):
+    await one.put(Every("60s"))
+    await one.pause()
+    assert "late" == (await one.schedules.resume_schedule(REF, None, next_ms=one.now_ms)).word
+    assert "PAUSED" == (await one.get()).status
 
 
-async def test_an_edit_of_a_paused_schedule_leaves_it_paused(each: SchedulesKit):
-    each.at("10:00:00")
-    await each.put(Every("60s"))
-    await each.pause()
-    schedule = await each.put(Every("90s"))
+async def test_an_edit_of_a_paused_schedule_leaves_it_paused(one: SchedulesKit):
+    one.at("10:00:00")
+    await one.put(Every("60s"))
+    await one.pause()
+    schedule = await one.put(Every("90s"))
     assert ("PAUSED", None) == (schedule.status, schedule.next_ms)
-    await each.advance("10:10:00")
-    assert [] == each.starts
-    await each.resume()
-    assert ms("10:10:30") == await each.next_ms()
+    await one.advance("10:10:00")
+    assert [] == one.starts
+    await one.resume()
+    assert ms("10:10:30") == await one.next_ms()
 
 
-async def test_raising_max_runs_lets_an_ended_schedule_go_on(each: SchedulesKit):
-    each.at("10:00:00")
-    await each.put(Every("60s"), max_runs=1)
-    await each.advance("10:05:10")
-    assert "ENDED" == (await each.get()).status
-    schedule = await each.put(Every("60s"), max_runs=2)
+async def test_raising_max_runs_lets_an_ended_schedule_go_on(one: SchedulesKit):
+    one.at("10:00:00")
+    await one.put(Every("60s"), max_runs=1)
+    await one.advance("10:05:10")
+    assert "ENDED" == (await one.get()).status
+    schedule = await one.put(Every("60s"), max_runs=2)
     assert ("ACTIVE", ms("10:06:00")) == (schedule.status, schedule.next_ms)
-    await each.advance("10:10:00")
-    assert ["10:01:00", "10:06:00"] == each.started()
+    await one.advance("10:10:00")
+    assert ["10:01:00", "10:06:00"] == one.started()
 
 
-async def test_lowering_max_runs_ends_it(each: SchedulesKit):
-    each.at("10:00:00")
-    await each.put(Every("60s"))
-    await each.advance("10:03:10")
-    assert "ENDED" == (await each.put(Every("60s"), max_runs=3)).status
-    await each.advance("10:10:00")
-    assert 3 == len(each.starts)
+async def test_lowering_max_runs_ends_it(one: SchedulesKit):
+    one.at("10:00:00")
+    await one.put(Every("60s"))
+    await one.advance("10:03:10")
+    assert "ENDED" == (await one.put(Every("60s"), max_runs=3)).status
+    await one.advance("10:10:00")
+    assert 3 == len(one.starts)
 
 
-async def test_a_template_edit_of_a_schedule_that_is_over_leaves_it_so(each: SchedulesKit):
-    each.at("10:00:00")
+async def test_a_template_edit_of_a_schedule_that_is_over_leaves_it_so(one: SchedulesKit):
+    one.at("10:00:00")
     rule = Every("60s", end_at="2026-03-02T10:01:00Z")
-    await each.put(rule)
-    await each.advance("10:05:00")
-    assert "ENDED" == (await each.put(rule, payload=b"\x02")).status
+    await one.put(rule)
+    await one.advance("10:05:00")
+    assert "ENDED" == (await one.put(rule, payload=b"\x02")).status
 
 
-async def test_a_new_rule_that_never_fires_is_refused(each: SchedulesKit):
-    each.at("10:00:00")
-    await each.put(Every("60s"))
-    before = each.dump(without=("clock",))
+async def test_a_new_rule_that_never_fires_is_refused(one: SchedulesKit):
+    one.at("10:00:00")
+    await one.put(Every("60s"))
+    before = one.dump(without=("clock",))
     with pytest.raises(Invalid):
-        await each.put(Every("60s", end_at="2026-03-02T09:00:00Z"))
-    assert before == each.dump(without=("clock",))
+        await one.put(Every("60s", end_at="2026-03-02T09:00:00Z"))
+    assert before == one.dump(without=("clock",))
 
 
-async def test_a_large_payload_comes_and_goes(each: SchedulesKit):
+async def test_a_large_payload_comes_and_goes(one: SchedulesKit):
     large = b"\xda\x08\x00" + b"x" * 2048
-    await each.put(Every("60s"), payload=large)
-    assert large == (await each.get()).spec.template.payload
-    await each.put(Every("60s"), payload=b"\x01")
-    assert not each.plain.exists(each.keys.schedule_body(REF))
-    await each.after(MINUTE_MS)
-    assert b"\x01" == each.starts[0].payload
+    await one.put(Every("60s"), payload=large)
+    assert large == (await one.get()).spec.template.payload
+    await one.put(Every("60s"), payload=b"\x01")
+    assert not one.plain.exists(one.keys.schedule_body(REF))
+    await one.after(MINUTE_MS)
+    assert b"\x01" == one.starts[0].payload
 
 
-async def test_a_definition_is_read_as_it_was_put(each: SchedulesKit):
-    spec = each.spec(
+async def test_a_definition_is_read_as_it_was_put(one: SchedulesKit):
+    spec = one.spec(
         Cron("0 5 * * *", tz="Europe/Berlin", on_gap="skip"), payload=b"\x01", queue="q",
         priority="low", tags=("a", "b"), lease_ms=7_000, timeout_ms=9_000, overlap="queue",
         catch_up="all", limit=7, grace_ms=60_000, jitter_ms=5_000, max_runs=9, owner="app",
     )  # fmt: skip
-    _, schedule = await each.recurring.put(spec)
+    _, schedule = await one.recurring.put(spec)
     bound = spec.rule.bind(REF, schedule.generation_ms)
     assert bound.canonical() == schedule.spec.rule.canonical()
     for name in ("template", "overlap", "after", "misfire", "jitter_ms", "max_runs", "owner"):
         assert getattr(spec, name) == getattr(schedule.spec, name)
 
 
-async def test_two_edits_of_one_version_are_one(each: SchedulesKit):
-    await each.put(Every("60s"))
-    specs = [each.spec(Every("60s"), payload=bytes([n])) for n in range(10)]
+async def test_two_edits_of_one_version_are_one(one: SchedulesKit):
+    await one.put(Every("60s"))
+    specs = [one.spec(Every("60s"), payload=bytes([n])) for n in range(10)]
     done = await asyncio.gather(
-        *(each.recurring.put(spec, version=1) for spec in specs), return_exceptions=True
+        *(one.recurring.put(spec, version=1) for spec in specs), return_exceptions=True
     )
     assert 9 == sum(isinstance(one, Exception) for one in done)
-    assert 2 == (await each.get()).version
+    assert 2 == (await one.get()).version
 
 
 async def test_pause_and_resume_again_and_again_drift_nothing(one: SchedulesKit):
@@ -185,30 +185,30 @@ async def test_pause_and_resume_again_and_again_drift_nothing(one: SchedulesKit)
     assert {7_000} == {at_ms % MINUTE_MS for at_ms in one.times()}
 
 
-async def test_a_running_occurrence_goes_on_over_a_pause_an_edit_and_a_resume(each: SchedulesKit):
-    each.handler = lambda _: Work(10 * MINUTE_MS) if len(each.starts) == 1 else NEVER
-    await each.put(Every("60s"))
-    await each.after(MINUTE_MS)
-    await each.pause()
-    await each.put(Every("60s"), payload=b"\x02")
-    await each.resume()
-    await each.after(15 * MINUTE_MS)
-    assert "SUCCESS" == each.state(each.starts[0].id)
-    assert 2 == len(each.starts)
+async def test_a_running_occurrence_goes_on_over_a_pause_an_edit_and_a_resume(one: SchedulesKit):
+    one.handler = lambda _: Work(10 * MINUTE_MS) if len(one.starts) == 1 else NEVER
+    await one.put(Every("60s"))
+    await one.after(MINUTE_MS)
+    await one.pause()
+    await one.put(Every("60s"), payload=b"\x02")
+    await one.resume()
+    await one.after(15 * MINUTE_MS)
+    assert "SUCCESS" == one.state(one.starts[0].id)
+    assert 2 == len(one.starts)
 
 
 @pytest.mark.parametrize(
     "rule", [Cron("* * * * *"), Every("60s"), Delay("60s")], ids=lambda r: r.kind
 )
-async def test_what_is_removed_leaves_nothing(each: SchedulesKit, rule):
-    await each.put(rule, payload=b"\xda\x08\x00" + b"x" * 2048)
-    await each.after(MINUTE_MS)
-    await each.trigger()
-    await each.remove()
-    left = [key for key in each.dump() if REF in key and ":stub:" not in key]
+async def test_what_is_removed_leaves_nothing(one: SchedulesKit, rule):
+    await one.put(rule, payload=b"\xda\x08\x00" + b"x" * 2048)
+    await one.after(MINUTE_MS)
+    await one.trigger()
+    await one.remove()
+    left = [key for key in one.dump() if REF in key and ":stub:" not in key]
     assert [] == left
-    await each.after(10 * MINUTE_MS)
-    assert {"SUCCESS", "CANCELLED"} >= {task["state"] for task in each.tasks()}
+    await one.after(10 * MINUTE_MS)
+    assert {"SUCCESS", "CANCELLED"} >= {task["state"] for task in one.tasks()}
 
 
 async def test_more_open_occurrences_than_one_call_cancels(one: SchedulesKit):

@@ -9,60 +9,60 @@ from tasksched.model.schedule import Cron, Delay, Every
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_run_is_told_with_its_task_and_its_lateness(each: SchedulesKit):
-    each.at("10:00:00")
-    await each.put(Every("60s"))
-    await each.advance("10:01:00")
-    await each.down_until("10:02:07")
-    first, second = await each.ledger()
+async def test_a_run_is_told_with_its_task_and_its_lateness(one: SchedulesKit):
+    one.at("10:00:00")
+    await one.put(Every("60s"))
+    await one.advance("10:01:00")
+    await one.down_until("10:02:07")
+    first, second = await one.ledger()
     assert ((ms("10:01:00"), 0), (ms("10:02:00"), 7_000)) == (
         (first.first_ms, first.lateness_ms), (second.first_ms, second.lateness_ms),
     )  # fmt: skip
-    assert [start.id for start in each.starts] == [first.task_id, second.task_id]
+    assert [start.id for start in one.starts] == [first.task_id, second.task_id]
 
 
-async def test_a_run_of_a_chain_is_told_with_its_task(each: SchedulesKit):
-    await each.put(Delay("60s"))
-    await each.after(3 * MINUTE_MS)
-    entries = await each.ledger()
-    assert [start.id for start in each.starts] == [entry.task_id for entry in entries][:3]
+async def test_a_run_of_a_chain_is_told_with_its_task(one: SchedulesKit):
+    await one.put(Delay("60s"))
+    await one.after(3 * MINUTE_MS)
+    entries = await one.ledger()
+    assert [start.id for start in one.starts] == [entry.task_id for entry in entries][:3]
     assert {0} == {entry.lateness_ms for entry in entries}
 
 
-async def test_runs_that_waited_are_late_by_their_wait(each: SchedulesKit):
-    each.at("10:00:00")
-    each.handler = lambda _: Work(90_000)
-    await each.put(Every("60s"), overlap="queue")
-    await each.advance("10:02:30")
-    assert [0, 30_000] == [entry.lateness_ms for entry in await each.ledger()]
+async def test_runs_that_waited_are_late_by_their_wait(one: SchedulesKit):
+    one.at("10:00:00")
+    one.handler = lambda _: Work(90_000)
+    await one.put(Every("60s"), overlap="queue")
+    await one.advance("10:02:30")
+    assert [0, 30_000] == [entry.lateness_ms for entry in await one.ledger()]
 
 
-async def test_neighbours_with_the_same_outcome_are_one_range(each: SchedulesKit):
-    each.at("10:00:00")
-    each.handler = lambda _: NEVER
-    await each.put(Every("60s"))
-    await each.advance("10:30:00")
+async def test_neighbours_with_the_same_outcome_are_one_range(one: SchedulesKit):
+    one.at("10:00:00")
+    one.handler = lambda _: NEVER
+    await one.put(Every("60s"))
+    await one.advance("10:30:00")
     assert [
         ("fired", ms("10:01:00"), ms("10:01:00"), 1),
         ("skipped_overlap", ms("10:02:00"), ms("10:30:00"), 29),
-    ] == await each.outcomes()
-    assert 2 == each.plain.llen(each.keys.ledger(REF))
+    ] == await one.outcomes()
+    assert 2 == one.plain.llen(one.keys.ledger(REF))
 
 
-async def test_runs_are_never_merged(each: SchedulesKit):
-    await each.put(Every("60s"))
-    await each.after(5 * MINUTE_MS)
-    assert [1] * 5 == [count for *_, count in await each.outcomes()]
+async def test_runs_are_never_merged(one: SchedulesKit):
+    await one.put(Every("60s"))
+    await one.after(5 * MINUTE_MS)
+    assert [1] * 5 == [count for *_, count in await one.outcomes()]
 
 
-async def test_a_range_is_in_order_whatever_came_last(each: SchedulesKit):
+async def test_a_range_is_in_order_whatever_came_last(one: SchedulesKit):
     """What waited longest is let go last."""
-    each.at("10:00:00")
-    each.handler = lambda _: NEVER
-    await each.put(Every("60s"), overlap="queue")
-    await each.advance("10:05:10")
-    await each.put(Every("60s"), overlap="skip")
-    assert ("skipped_overlap", ms("10:02:00"), ms("10:05:00"), 4) == (await each.outcomes())[-1]
+    one.at("10:00:00")
+    one.handler = lambda _: NEVER
+    await one.put(Every("60s"), overlap="queue")
+    await one.advance("10:05:10")
+    await one.put(Every("60s"), overlap="skip")
+    assert ("skipped_overlap", ms("10:02:00"), ms("10:05:00"), 4) == (await one.outcomes())[-1]
 
 
 async def test_the_last_hundred_entries(one: SchedulesKit):
@@ -73,25 +73,25 @@ async def test_the_last_hundred_entries(one: SchedulesKit):
     assert (100, ms("10:02:10")) == (len(entries), entries[-1].last_ms)
 
 
-async def test_of_the_last_seven_days(each: SchedulesKit):
-    each.at("2026-03-02T10:00:00Z")
-    await each.put(Cron("0 0 * * *"))
-    await each.after(12 * DAY_MS)
-    entries = await each.ledger()
+async def test_of_the_last_seven_days(one: SchedulesKit):
+    one.at("2026-03-02T10:00:00Z")
+    await one.put(Cron("0 0 * * *"))
+    await one.after(12 * DAY_MS)
+    entries = await one.ledger()
     assert 7 == len(entries)
-    assert each.now_ms - entries[0].first_ms < 7 * DAY_MS
+    assert one.now_ms - entries[0].first_ms < 7 * DAY_MS
 
 
-async def test_a_bound_stays_a_bound_when_ranges_are_merged(each: SchedulesKit):
+async def test_a_bound_stays_a_bound_when_ranges_are_merged(one: SchedulesKit):
     """``+`` says at least so many; so says every range it becomes a part of."""
-    await each.put(Every("60s"))
-    at_ms = (await each.next_ms()) or 0
-    each.store.now_ms = at_ms + 10 * MINUTE_MS
+    await one.put(Every("60s"))
+    at_ms = (await one.next_ms()) or 0
+    one.store.now_ms = at_ms + 10 * MINUTE_MS
     for n, exact in enumerate((1, 0, 1)):
         first = at_ms + n * MINUTE_MS
         row = (REF, 1, first, first + MINUTE_MS, first, "", f"missed:{first}:{first}:5:{exact}")
-        assert [b"fired"] == await each.raw("fire", {"tzdata": ""}, [row])
-    (entry,) = await each.ledger()
+        assert [b"fired"] == await one.raw("fire", {"tzdata": ""}, [row])
+    (entry,) = await one.ledger()
     assert (15, False) == (entry.count, entry.is_exact)
     assert (at_ms, at_ms + 2 * MINUTE_MS) == (entry.first_ms, entry.last_ms)
 

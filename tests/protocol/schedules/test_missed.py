@@ -18,49 +18,49 @@ from tasksched.model.schedule import Cron, Every, RRule
 pytestmark = pytest.mark.anyio
 
 
-async def test_one_run_for_all_that_were_missed(each: SchedulesKit):
+async def test_one_run_for_all_that_were_missed(one: SchedulesKit):
     """fixed-rate-002"""
-    each.at("12:39:50")
-    await each.put(Every("15s", start_at="2026-03-02T12:40:00Z"))
-    await each.advance("12:40:47")
-    assert 4 == len(each.starts)
-    await each.down_until("12:41:52")
-    late = each.starts[4:]
+    one.at("12:39:50")
+    await one.put(Every("15s", start_at="2026-03-02T12:40:00Z"))
+    await one.advance("12:40:47")
+    assert 4 == len(one.starts)
+    await one.down_until("12:41:52")
+    late = one.starts[4:]
     assert [(ms("12:41:45"), 4)] == [(start.nominal_ms, start.missed) for start in late]
     assert [
         ("coalesced", ms("12:41:00"), ms("12:41:30"), 3),
         ("fired", ms("12:41:45"), ms("12:41:45"), 1),
-    ] == (await each.outcomes())[4:]
-    assert ms("12:42:00") == await each.next_ms()
+    ] == (await one.outcomes())[4:]
+    assert ms("12:42:00") == await one.next_ms()
 
 
-async def test_all_of_them_oldest_first(each: SchedulesKit):
+async def test_all_of_them_oldest_first(one: SchedulesKit):
     """fixed-rate-002"""
-    each.at("12:39:50")
-    each.handler = lambda _: Work(1_000)
-    await each.put(Every("15s", start_at="2026-03-02T12:40:00Z"), catch_up="all")
-    await each.advance("12:40:47")
-    await each.down_until("12:41:52")
-    await each.advance("12:41:58")
-    late = each.starts[4:]
+    one.at("12:39:50")
+    one.handler = lambda _: Work(1_000)
+    await one.put(Every("15s", start_at="2026-03-02T12:40:00Z"), catch_up="all")
+    await one.advance("12:40:47")
+    await one.down_until("12:41:52")
+    await one.advance("12:41:58")
+    late = one.starts[4:]
     assert ["12:41:00", "12:41:15", "12:41:30", "12:41:45"] == [
         clock_text(start.nominal_ms - ms("00:00:00")) for start in late
     ]
-    assert ["12:41:52", "12:41:53", "12:41:54", "12:41:55"] == each.started()[4:]
+    assert ["12:41:52", "12:41:53", "12:41:54", "12:41:55"] == one.started()[4:]
     assert [0] * 4 == [start.missed for start in late]
 
 
-async def test_none_of_them(each: SchedulesKit):
+async def test_none_of_them(one: SchedulesKit):
     """fixed-rate-002"""
-    each.at("12:39:50")
-    await each.put(Every("15s", start_at="2026-03-02T12:40:00Z"), catch_up="none", grace_ms=0)
-    await each.advance("12:40:47")
-    await each.down_until("12:41:52")
-    await each.advance("12:41:59")
-    assert 4 == len(each.starts)
-    assert ("missed", ms("12:41:00"), ms("12:41:45"), 4) == (await each.outcomes())[-1]
-    await each.advance("12:42:00")
-    assert 5 == len(each.starts)
+    one.at("12:39:50")
+    await one.put(Every("15s", start_at="2026-03-02T12:40:00Z"), catch_up="none", grace_ms=0)
+    await one.advance("12:40:47")
+    await one.down_until("12:41:52")
+    await one.advance("12:41:59")
+    assert 4 == len(one.starts)
+    assert ("missed", ms("12:41:00"), ms("12:41:45"), 4) == (await one.outcomes())[-1]
+    await one.advance("12:42:00")
+    assert 5 == len(one.starts)
 
 
 @pytest.mark.parametrize(
@@ -89,27 +89,27 @@ async def test_two_days_of_seconds_are_no_burst(one: SchedulesKit, policy, runs,
     assert ms("2026-03-04T12:00:01Z") == await one.next_ms()
 
 
-async def test_more_than_a_hundred_missed_slots_wedge_nothing(each: SchedulesKit):
+async def test_more_than_a_hundred_missed_slots_wedge_nothing(one: SchedulesKit):
     """fixed-rate-013"""
-    each.at("08:29:00")
-    await each.put(Cron("* * * * *"))
-    each.at("08:29:30")
-    await each.down_until("10:21:10")
-    (start,) = each.starts
+    one.at("08:29:00")
+    await one.put(Cron("* * * * *"))
+    one.at("08:29:30")
+    await one.down_until("10:21:10")
+    (start,) = one.starts
     assert (ms("10:21:00"), 112) == (start.nominal_ms, start.missed)
-    schedule = await each.get()
+    schedule = await one.get()
     assert (ms("10:22:00"), "ACTIVE") == (schedule.next_ms, schedule.status)
 
 
-async def test_a_deploy_over_noon(each: SchedulesKit):
+async def test_a_deploy_over_noon(one: SchedulesKit):
     """misfire-003: late by three seconds, and merely late: nothing was missed."""
-    each.at("11:00:00")
-    await each.put(Cron("0 12 * * *"))
-    await each.advance("11:59:58")
-    await each.down_until("12:00:03")
-    (start,) = each.starts
+    one.at("11:00:00")
+    await one.put(Cron("0 12 * * *"))
+    await one.advance("11:59:58")
+    await one.down_until("12:00:03")
+    (start,) = one.starts
     assert (ms("12:00:00"), ms("12:00:03"), 0) == (start.nominal_ms, start.at_ms, start.missed)
-    (entry,) = await each.ledger()
+    (entry,) = await one.ledger()
     assert ("fired", 3_000, start.id) == (entry.outcome, entry.lateness_ms, entry.task_id)
 
 
@@ -117,19 +117,19 @@ async def test_a_deploy_over_noon(each: SchedulesKit):
     ("grace_s", "runs"),
     [(3_600, False), (14_399, False), (14_400, True), (21_600, True), (None, True)],
 )
-async def test_grace_is_inclusive(each: SchedulesKit, grace_s: int | None, runs: bool):
+async def test_grace_is_inclusive(one: SchedulesKit, grace_s: int | None, runs: bool):
     """misfire-004, misfire-006, misfire-011"""
-    each.store.now_ms = ms("2026-03-02T03:00:00Z")
+    one.store.now_ms = ms("2026-03-02T03:00:00Z")
     grace_ms = None if grace_s is None else grace_s * SECOND_MS
-    await each.put(Cron("0 2 * * *"), grace_ms=grace_ms)
-    await each.advance("2026-03-03T01:59:00Z")
-    await each.down_until("2026-03-03T06:00:00Z")
+    await one.put(Cron("0 2 * * *"), grace_ms=grace_ms)
+    await one.advance("2026-03-03T01:59:00Z")
+    await one.down_until("2026-03-03T06:00:00Z")
     slot_ms = ms("2026-03-03T02:00:00Z")
-    (entry,) = await each.ledger()
+    (entry,) = await one.ledger()
     assert ("fired" if runs else "missed", slot_ms) == (entry.outcome, entry.first_ms)
     assert (14_400_000 if runs else None) == entry.lateness_ms
-    assert runs == bool(each.starts)
-    assert ms("2026-03-04T02:00:00Z") == await each.next_ms()
+    assert runs == bool(one.starts)
+    assert ms("2026-03-04T02:00:00Z") == await one.next_ms()
 
 
 @pytest.mark.parametrize("late_ms", [0, 1, 59_999, 60_000, 60_001])
@@ -182,89 +182,89 @@ async def catching_up(kit: SchedulesKit, work_ms: int, **fields) -> None:
 
 @pytest.mark.parametrize("overlap", ["skip", "queue", "cancel"])
 async def test_what_is_caught_up_with_is_outside_of_the_overlap_rule(
-    each: SchedulesKit, overlap: str
+    one: SchedulesKit, overlap: str
 ):
     """It is in the way of no new nominal time, and none is in its way."""
-    await catching_up(each, 50 * SECOND_MS, overlap=overlap)
-    await each.advance("10:10:00")
-    late = [s for s in each.starts if s.nominal_ms <= ms("10:05:00")]
+    await catching_up(one, 50 * SECOND_MS, overlap=overlap)
+    await one.advance("10:10:00")
+    late = [s for s in one.starts if s.nominal_ms <= ms("10:05:00")]
     assert ["10:05:30", "10:06:20", "10:07:10", "10:08:00", "10:08:50"] == [
         clock_text(s.at_ms - ms("00:00:00")) for s in late
     ]
-    assert {"fired"} == {outcome for outcome, *_ in await each.outcomes()}
-    states = {each.state(s.id) for s in late}
+    assert {"fired"} == {outcome for outcome, *_ in await one.outcomes()}
+    states = {one.state(s.id) for s in late}
     assert {"SUCCESS"} == states
     assert [ms(f"10:0{n}:00") for n in range(6, 10)] == [
-        s.at_ms for s in each.starts if s not in late
+        s.at_ms for s in one.starts if s not in late
     ][:4]
 
 
-async def test_it_begins_although_an_earlier_run_is_open(each: SchedulesKit):
-    each.at("10:00:00")
-    each.handler = lambda s: NEVER if s.nominal_ms == ms("10:01:00") else Work()
-    await each.put(Every("60s"), catch_up="all")
-    await each.advance("10:01:10")
-    await each.down_until("10:04:30")
-    assert ["10:01:00", *["10:04:30"] * 3] == each.started()
+async def test_it_begins_although_an_earlier_run_is_open(one: SchedulesKit):
+    one.at("10:00:00")
+    one.handler = lambda s: NEVER if s.nominal_ms == ms("10:01:00") else Work()
+    await one.put(Every("60s"), catch_up="all")
+    await one.advance("10:01:10")
+    await one.down_until("10:04:30")
+    assert ["10:01:00", *["10:04:30"] * 3] == one.started()
 
 
-async def test_a_failure_does_not_stop_the_others(each: SchedulesKit):
-    await catching_up(each, 0)
-    each.handler = lambda _: Work(1_000, BROKEN)
-    await each.advance("10:05:59")
-    assert 5 == len(each.starts)
+async def test_a_failure_does_not_stop_the_others(one: SchedulesKit):
+    await catching_up(one, 0)
+    one.handler = lambda _: Work(1_000, BROKEN)
+    await one.advance("10:05:59")
+    assert 5 == len(one.starts)
 
 
-async def test_a_pause_stops_it_and_the_resume_goes_on(each: SchedulesKit):
-    await catching_up(each, 7 * SECOND_MS)
-    await each.advance("10:05:35")
-    await each.pause()
-    await each.advance("10:20:30")
-    assert 1 == len(each.starts)
-    await each.resume()
-    await each.advance("10:21:20")
-    assert [ms("10:00:00") + n * MINUTE_MS for n in (1, 2, 3, 4, 5, 21)] == each.times()
+async def test_a_pause_stops_it_and_the_resume_goes_on(one: SchedulesKit):
+    await catching_up(one, 7 * SECOND_MS)
+    await one.advance("10:05:35")
+    await one.pause()
+    await one.advance("10:20:30")
+    assert 1 == len(one.starts)
+    await one.resume()
+    await one.advance("10:21:20")
+    assert [ms("10:00:00") + n * MINUTE_MS for n in (1, 2, 3, 4, 5, 21)] == one.times()
 
 
-async def test_a_pause_while_its_run_is_open_keeps_the_order(each: SchedulesKit):
-    await catching_up(each, 10 * SECOND_MS)
-    await each.pause()
-    await each.advance("10:05:35")
-    await each.resume()
-    await each.advance("10:05:59")
-    assert ["10:05:30", "10:05:40", "10:05:50"] == each.started()
+async def test_a_pause_while_its_run_is_open_keeps_the_order(one: SchedulesKit):
+    await catching_up(one, 10 * SECOND_MS)
+    await one.pause()
+    await one.advance("10:05:35")
+    await one.resume()
+    await one.advance("10:05:59")
+    assert ["10:05:30", "10:05:40", "10:05:50"] == one.started()
 
 
-async def test_more_downtime_before_it_is_done(each: SchedulesKit):
-    await catching_up(each, 40 * SECOND_MS)
-    await each.down_until("10:08:30")
-    each.handler = lambda _: Work()
-    await each.advance("10:09:30")
+async def test_more_downtime_before_it_is_done(one: SchedulesKit):
+    await catching_up(one, 40 * SECOND_MS)
+    await one.down_until("10:08:30")
+    one.handler = lambda _: Work()
+    await one.advance("10:09:30")
     regular = ms("10:09:00")  # in nobody's way
     assert [ms("10:00:00") + n * MINUTE_MS for n in range(1, 9)] == [
-        at_ms for at_ms in each.times() if at_ms != regular
+        at_ms for at_ms in one.times() if at_ms != regular
     ]
 
 
-async def test_a_removal_forgets_the_rest(each: SchedulesKit):
-    await catching_up(each, 40 * SECOND_MS)
-    await each.remove()
-    await each.advance("10:30:00")
-    assert 1 == len(each.tasks())
+async def test_a_removal_forgets_the_rest(one: SchedulesKit):
+    await catching_up(one, 40 * SECOND_MS)
+    await one.remove()
+    await one.advance("10:30:00")
+    assert 1 == len(one.tasks())
 
 
-async def test_a_backfilled_time_among_them_does_not_stop_it(each: SchedulesKit):
+async def test_a_backfilled_time_among_them_does_not_stop_it(one: SchedulesKit):
     """It has its run already; the next of the list is made instead."""
-    each.at("10:00:00")
-    await each.put(Every("60s"), catch_up="all")
-    each.is_down = True
-    await each.advance("10:05:30")
+    one.at("10:00:00")
+    await one.put(Every("60s"), catch_up="all")
+    one.is_down = True
+    await one.advance("10:05:30")
     span = (ms("10:02:00"), ms("10:03:00"))
-    assert 2 == len((await each.recurring.backfill("default", "s", span, dry_run=False)).task_ids)
-    each.is_down = False
-    await each.advance("10:05:40")
-    assert [ms("10:00:00") + n * MINUTE_MS for n in range(1, 6)] == sorted(each.times())
-    assert 3 == (await each.get()).runs
+    assert 2 == len((await one.recurring.backfill("default", "s", span, dry_run=False)).task_ids)
+    one.is_down = False
+    await one.advance("10:05:40")
+    assert [ms("10:00:00") + n * MINUTE_MS for n in range(1, 6)] == sorted(one.times())
+    assert 3 == (await one.get()).runs
 
 
 async def test_a_list_that_grows_faster_than_it_is_run_is_bounded(one: SchedulesKit):
@@ -282,42 +282,42 @@ async def test_a_list_that_grows_faster_than_it_is_run_is_bounded(one: Schedules
 # -- nothing is owed for ------------------------------------------------------------------------------
 
 
-async def test_nothing_is_owed_for_a_pause_over_one_slot(each: SchedulesKit):
+async def test_nothing_is_owed_for_a_pause_over_one_slot(one: SchedulesKit):
     """misfire-002"""
-    each.at("2026-03-02T09:59:59.900Z")
-    await each.put(Cron("0 * * * *"))
-    await each.pause()
-    await each.advance("2026-03-02T10:00:00.050Z")
-    await each.resume()
-    assert ms("11:00:00") == await each.next_ms()
-    await each.advance("10:59:00")
-    assert [] == each.starts
-    assert [] == await each.ledger()
+    one.at("2026-03-02T09:59:59.900Z")
+    await one.put(Cron("0 * * * *"))
+    await one.pause()
+    await one.advance("2026-03-02T10:00:00.050Z")
+    await one.resume()
+    assert ms("11:00:00") == await one.next_ms()
+    await one.advance("10:59:00")
+    assert [] == one.starts
+    assert [] == await one.ledger()
 
 
-async def test_nothing_is_owed_for_a_weekend_of_pause(each: SchedulesKit):
+async def test_nothing_is_owed_for_a_weekend_of_pause(one: SchedulesKit):
     """misfire-010"""
-    each.store.now_ms = ms("2026-03-06T17:55:00Z")
-    await each.put(Cron("*/10 * * * *"))
-    await each.advance("2026-03-06T18:00:05Z")
-    await each.pause()
-    await each.advance("2026-03-09T08:03:00Z")
-    await each.resume()
-    await each.tick()
-    assert 1 == len(each.starts)
-    assert ms("2026-03-09T08:10:00Z") == await each.next_ms()
+    one.store.now_ms = ms("2026-03-06T17:55:00Z")
+    await one.put(Cron("*/10 * * * *"))
+    await one.advance("2026-03-06T18:00:05Z")
+    await one.pause()
+    await one.advance("2026-03-09T08:03:00Z")
+    await one.resume()
+    await one.tick()
+    assert 1 == len(one.starts)
+    assert ms("2026-03-09T08:10:00Z") == await one.next_ms()
 
 
-async def test_what_was_owed_before_a_pause_is_settled_by_it(each: SchedulesKit):
-    each.at("10:00:00")
-    await each.put(Every("60s"))
-    each.is_down = True
-    await each.advance("10:03:30")
-    await each.pause()
-    assert [("coalesced", ms("10:01:00"), ms("10:02:00"), 2)] == (await each.outcomes())[:1]
-    each.is_down = False
-    await each.advance("10:10:00")
-    assert [(ms("10:03:00"), 3)] == [(s.nominal_ms, s.missed) for s in each.starts]
+async def test_what_was_owed_before_a_pause_is_settled_by_it(one: SchedulesKit):
+    one.at("10:00:00")
+    await one.put(Every("60s"))
+    one.is_down = True
+    await one.advance("10:03:30")
+    await one.pause()
+    assert [("coalesced", ms("10:01:00"), ms("10:02:00"), 2)] == (await one.outcomes())[:1]
+    one.is_down = False
+    await one.advance("10:10:00")
+    assert [(ms("10:03:00"), 3)] == [(s.nominal_ms, s.missed) for s in one.starts]
 
 
 async def test_a_laptop_that_sleeps(one: SchedulesKit):

@@ -35,71 +35,71 @@ def computed_with(kit: SchedulesKit, release: str, next_ms: int, ref: str = REF)
     ids=["cron", "rrule", "cron in UTC", "interval", "delay"],
 )  # fmt: skip
 async def test_the_release_is_kept_where_a_time_depends_on_it(
-    each: SchedulesKit, rule: Any, depends
+    one: SchedulesKit, rule: Any, depends
 ):
-    await each.put(rule)
+    await one.put(rule)
     assert (TZDATA_VERSION if depends else None) == field(each, "tzdata")
 
 
 @pytest.mark.parametrize("release", ["2020a", "2099z"], ids=["older", "newer"])
-async def test_a_time_of_another_release_is_computed_anew(each: SchedulesKit, release: str):
-    each.at("10:00:00")
-    await each.put(Cron("0 5 * * *", tz=BERLIN))
-    await each.put(Cron("0 5 * * *", tz=BERLIN), id="same")
+async def test_a_time_of_another_release_is_computed_anew(one: SchedulesKit, release: str):
+    one.at("10:00:00")
+    await one.put(Cron("0 5 * * *", tz=BERLIN))
+    await one.put(Cron("0 5 * * *", tz=BERLIN), id="same")
     right_ms = ms("2026-03-03T04:00:00Z")
-    computed_with(each, release, right_ms + 3_600_000)
-    before = await each.get("same")
-    assert 1 == await ticker.retime(each.schedules, 0, each.now_ms)
-    schedule = await each.get()
+    computed_with(one, release, right_ms + 3_600_000)
+    before = await one.get("same")
+    assert 1 == await ticker.retime(one.schedules, 0, one.now_ms)
+    schedule = await one.get()
     assert (right_ms, 1, TZDATA_VERSION) == (
         schedule.next_ms, schedule.version, field(each, "tzdata"),
     )  # fmt: skip
-    assert before == await each.get("same")
-    assert 0 == await ticker.retime(each.schedules, 0, each.now_ms)
+    assert before == await one.get("same")
+    assert 0 == await ticker.retime(one.schedules, 0, one.now_ms)
 
 
-async def test_a_plan_from_before_is_stale(each: SchedulesKit):
-    each.at("10:00:00")
-    await each.put(Cron("0 * * * *", tz=BERLIN))
+async def test_a_plan_from_before_is_stale(one: SchedulesKit):
+    one.at("10:00:00")
+    await one.put(Cron("0 * * * *", tz=BERLIN))
     computed_with(each, "2020a", ms("10:30:00"))
-    each.is_down = True
-    each.at("10:30:00")
-    plan = await each.plan()
-    each.at("10:29:00")
-    await ticker.retime(each.schedules, 0, each.now_ms)
-    each.at("10:31:00")
-    assert ["stale"] == await each.schedules.fire(0, plan)
-    assert ms("11:00:00") == await each.next_ms()
+    one.is_down = True
+    one.at("10:30:00")
+    plan = await one.plan()
+    one.at("10:29:00")
+    await ticker.retime(one.schedules, 0, one.now_ms)
+    one.at("10:31:00")
+    assert ["stale"] == await one.schedules.fire(0, plan)
+    assert ms("11:00:00") == await one.next_ms()
 
 
-async def test_what_is_owed_is_fired_first_and_that_computes_anew(each: SchedulesKit):
-    each.at("10:00:00")
-    await each.put(Cron("0 * * * *", tz=BERLIN))
+async def test_what_is_owed_is_fired_first_and_that_computes_anew(one: SchedulesKit):
+    one.at("10:00:00")
+    await one.put(Cron("0 * * * *", tz=BERLIN))
     computed_with(each, "2020a", ms("10:30:00"))
-    each.is_down = True
-    await each.advance("10:30:00")
-    assert 0 == await ticker.retime(each.schedules, 0, each.now_ms)
-    each.is_down = False
-    await each.tick()
-    assert (ms("11:00:00"), TZDATA_VERSION) == (await each.next_ms(), field(each, "tzdata"))
+    one.is_down = True
+    await one.advance("10:30:00")
+    assert 0 == await ticker.retime(one.schedules, 0, one.now_ms)
+    one.is_down = False
+    await one.tick()
+    assert (ms("11:00:00"), TZDATA_VERSION) == (await one.next_ms(), field(each, "tzdata"))
 
 
 @pytest.mark.parametrize("state", ["PAUSED", "ENDED"])
-async def test_what_owes_nothing_is_left_as_it_is(each: SchedulesKit, state: str):
-    await each.put(Cron("* * * * *", tz=BERLIN), max_runs=1)
-    await (each.pause() if state == "PAUSED" else each.after(MINUTE_MS))
-    each.plain.hset(each.keys.schedule(REF), "tzdata", "2020a")
-    await ticker.retime(each.schedules, 0, each.now_ms)
-    schedule = await each.get()
+async def test_what_owes_nothing_is_left_as_it_is(one: SchedulesKit, state: str):
+    await one.put(Cron("* * * * *", tz=BERLIN), max_runs=1)
+    await (one.pause() if state == "PAUSED" else one.after(MINUTE_MS))
+    one.plain.hset(one.keys.schedule(REF), "tzdata", "2020a")
+    await ticker.retime(one.schedules, 0, one.now_ms)
+    schedule = await one.get()
     assert (state, None) == (schedule.status, schedule.next_ms)
     assert TZDATA_VERSION == field(each, "tzdata")
 
 
-async def test_a_resume_is_computed_with_the_release_in_force(each: SchedulesKit):
-    await each.put(Cron("0 5 * * *", tz=BERLIN))
-    await each.pause()
-    each.plain.hset(each.keys.schedule(REF), "tzdata", "2020a")
-    await each.resume()
+async def test_a_resume_is_computed_with_the_release_in_force(one: SchedulesKit):
+    await one.put(Cron("0 5 * * *", tz=BERLIN))
+    await one.pause()
+    one.plain.hset(one.keys.schedule(REF), "tzdata", "2020a")
+    await one.resume()
     assert TZDATA_VERSION == field(each, "tzdata")
 
 
@@ -118,24 +118,24 @@ async def test_the_janitor_looks_at_every_schedule_of_its_shards(one: SchedulesK
     assert ms("11:11:11") not in {int(score) for _, score in scores}
 
 
-async def test_a_rule_that_nobody_can_read_blocks_itself_and_no_other(each: SchedulesKit):
+async def test_a_rule_that_nobody_can_read_blocks_itself_and_no_other(one: SchedulesKit):
     """A zone that a release has dropped, or a syntax of a newer version."""
-    each.at("10:00:00")
-    each.handler = lambda _: Work()
+    one.at("10:00:00")
+    one.handler = lambda _: Work()
     for n in range(3):
-        await each.put(Every("60s"), id=f"s{n}")
+        await one.put(Every("60s"), id=f"s{n}")
     stored = field(each, "rule", "default:s1") or ""
     for broken in ('{"cron":"0 5 * * *","timezone":"Atlantis/Capital"}', "{", "[]", '{"cron":5}'):
         assert broken != stored
-        each.plain.hset(each.keys.schedule("default:s1"), "rule", broken)
-        await each.after(MINUTE_MS)
+        one.plain.hset(one.keys.schedule("default:s1"), "rule", broken)
+        await one.after(MINUTE_MS)
         assert ("BLOCKED", None) == (
             field(each, "status", "default:s1"),
             field(each, "next_ms", "default:s1"),
         )
         assert "it cannot be planned" in (field(each, "reason", "default:s1") or "")
-        each.plain.hset(each.keys.schedule("default:s1"), "rule", stored)
-        await each.recurring.resume("default", "s1")
-    assert 4 == len(each.times("s0")) == len(each.times("s2"))
-    await each.after(MINUTE_MS)
-    assert 1 == len(each.times("s1"))
+        one.plain.hset(one.keys.schedule("default:s1"), "rule", stored)
+        await one.recurring.resume("default", "s1")
+    assert 4 == len(one.times("s0")) == len(one.times("s2"))
+    await one.after(MINUTE_MS)
+    assert 1 == len(one.times("s1"))

@@ -20,6 +20,7 @@ from tasksched.model.schedule.civil import (
     LAST_DAY,
     LAST_YEAR,
     YEAR_STARTS,
+    members,
 )
 
 MINUTES_PER_DAY: Final = 1440
@@ -182,7 +183,7 @@ class SameEveryDay(LocalTimes):
     def count_days(self, first: int, last: int, most: int) -> int:
         each = self._minutes.bit_count() * self._seconds_count
         total = 0
-        for _, _, mask in _years(self.days, first, last):
+        for _, mask in _years(self.days, first, last):
             if total >= most:
                 break
             total += mask.bit_count() * each
@@ -203,14 +204,10 @@ class VaryingByDay(LocalTimes):
 
     def count_days(self, first: int, last: int, most: int) -> int:
         total = 0
-        for start, end, mask in _years(self.days, first, last):
+        for start, mask in _years(self.days, first, last):
             if total >= most:
                 break
-            minutes = sum(
-                self._minutes_of(day).bit_count()
-                for day in range(start, end)
-                if mask >> (day - start) & 1
-            )
+            minutes = sum(self._minutes_of(start + day).bit_count() for day in members(mask))
             total += minutes * self._seconds_count
         return total
 
@@ -242,12 +239,12 @@ class Ending(LocalTimes):
         return self._times.count(from_s, min(to_s, self._last_s + 1), most)
 
 
-def _years(days: Days, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """For each year of the days ``first`` to ``last``: its first day there, its end, and its mask."""
+def _years(days: Days, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """For each year of the days ``first`` to ``last``: its first day there, and its mask from there."""
     first, last = max(first, FIRST_DAY), min(last, LAST_DAY)
     while first <= last:
         year = bisect_right(YEAR_STARTS, first)
         end = min(YEAR_STARTS[year], last + 1)
         mask = days(year) >> (first - YEAR_STARTS[year - 1]) & ((1 << (end - first)) - 1)
-        yield first, end, mask
+        yield first, mask
         first = end
