@@ -1,4 +1,4 @@
-"""Four handlers to play with. ``make run`` serves them; so does ``tasksched dev examples/hello.py:app``.
+"""Five handlers to play with. ``make run`` serves them; so does ``tasksched dev examples/hello.py:app``.
 
 Then, in another shell: ``tasksched submit hello name=world --wait 10s``.
 """
@@ -6,7 +6,7 @@ Then, in another shell: ``tasksched submit hello name=world --wait 10s``.
 import asyncio
 import random
 
-from tasksched import App, Ctx, Retry
+from tasksched import App, Cron, Ctx, Retry
 
 app = App()
 
@@ -37,3 +37,9 @@ async def slow(ctx: Ctx, steps: int = 10) -> int:
         await ctx.heartbeat(step / steps, f"step {step + 1} of {steps}")
         await asyncio.sleep(1)
     return steps
+
+
+@app.task(cron=Cron("0 9 * * MON-FRI", tz="Europe/Paris"))
+async def good_morning(ctx: Ctx) -> str:
+    """Recurring: workers create it when they start. ``tasksched recurring trigger good_morning``."""
+    return f"good morning, it is {ctx.nominal_at:%A}"

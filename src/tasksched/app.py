@@ -36,8 +36,10 @@ from tasksched.runtime.worker import Worker
 from tasksched.settings import Settings
 from tasksched.store.beats import SyncBeats
 from tasksched.store.checks import require_safe
+from tasksched.store.connect import PATIENCE_MS
 
 RETRY_S = 1.0
+API_PATIENCE_MS = 2_000  # a caller that waits is told 503 soon, and may ask again
 GC_THRESHOLD = 20_000
 CONNECTIONS_GRACE_S = 3
 EMBEDDED = "embedded:"
@@ -58,7 +60,7 @@ def run_api(settings: Settings, *, with_scheduler: bool = False) -> int:
             jobs.append(_schedule(session, stop))
         await asyncio.gather(*jobs)
 
-    return _run(settings, role)
+    return _run(settings, role, patience_ms=API_PATIENCE_MS)
 
 
 def run_scheduler(settings: Settings) -> int:
@@ -200,9 +202,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _run(settings: Settings, role: Role) -> int:
+def _run(settings: Settings, role: Role, *, patience_ms: int = PATIENCE_MS) -> int:
     with _reachable(settings) as reachable:
-        return uvloop.run(_main(reachable, role))
+        return uvloop.run(_main(reachable, role, patience_ms))
 
 
 @contextlib.contextmanager
@@ -232,10 +234,10 @@ def _attached(directory: Path) -> embedded.RunningServer:
         return running
 
 
-async def _main(settings: Settings, role: Role) -> int:
+async def _main(settings: Settings, role: Role, patience_ms: int) -> int:
     stop = asyncio.Event()
     _stop_on_signal(stop)
-    session = await _connected(settings, stop)
+    session = await _connected(settings, stop, patience_ms)
     if session is None:
         return 0
     try:
@@ -258,11 +260,11 @@ def _stop_on_signal(stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, signalled)
 
 
-async def _connected(settings: Settings, stop: asyncio.Event) -> Session | None:
+async def _connected(settings: Settings, stop: asyncio.Event, patience_ms: int) -> Session | None:
     """A session, as soon as Redis answers; None when we were told to stop before."""
     while not stop.is_set():
         try:
-            return await open_session(settings)
+            return await open_session(settings, keeps_lease=True, patience_ms=patience_ms)
         except Unavailable as error:
             _log.warning("redis.unavailable", error=str(error))
         await _pause(stop)

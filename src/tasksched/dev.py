@@ -21,6 +21,7 @@ from tasksched.settings import Settings
 
 READY_S = 15.0
 PORT_S = 4.0
+SERVER_REST_S = 0.2
 
 _log = log.get("dev")
 
@@ -30,24 +31,32 @@ def run_dev(settings: Settings, *, app: str | None, workers: int, data_dir: Path
     children = _children(settings, app, workers)
     stop = Stop(children)
     _check_port(settings)
-    with embedded.start(data_dir) as server:
-        environment = _environment(settings, server.url)
-        try:
+    server = embedded.start(data_dir)
+    environment = _environment(settings, server.url)
+    try:
+        for child in children:
+            child.start(environment)
+        if _await_ready(settings, children, environment, stop):
+            _greet(settings, app, server.port, data_dir)
+        while not stop.wait(LOOK_S):
             for child in children:
-                child.start(environment)
-            if _await_ready(settings, children, environment, stop):
-                _greet(settings, app, server.port, data_dir)
-            while not stop.wait(LOOK_S):
-                for child in children:
-                    child.look(environment)
-                if (status := server.poll()) is not None:
-                    _log.error("server.died", status=status)
-                    return 1
-        finally:
-            # Workers drain while API and scheduler still run; then these; the server comes last.
-            end_all(children[1:], settings.grace_ms)
-            end_all(children[:1], settings.grace_ms)
+                child.look(environment)
+            if (status := server.poll()) is not None:
+                _log.error("server.died", status=status)
+                server = _start_again(server, data_dir)
+    finally:
+        # Workers drain while API and scheduler still run; then these; the server comes last.
+        end_all(children[1:], settings.grace_ms)
+        end_all(children[:1], settings.grace_ms)
+        server.stop()
     return 0
+
+
+def _start_again(dead: embedded.RunningServer, data_dir: Path) -> embedded.RunningServer:
+    """Another server on the same data and socket: the children find it by themselves."""
+    dead.stop()
+    time.sleep(SERVER_REST_S)  # a server that dies at once must not be started in a spin
+    return embedded.start(data_dir)
 
 
 def _check_port(settings: Settings) -> None:

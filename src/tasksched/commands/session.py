@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tasksched.commands.tasks import Tasks
 from tasksched.commands.waiter import Waiter
 from tasksched.settings import Settings
-from tasksched.store.connect import Gateway
+from tasksched.store.connect import PATIENCE_MS, Gateway
 from tasksched.store.durability import Durability
 from tasksched.store.namespace import open_namespace
 from tasksched.store.protocol import Store
@@ -31,9 +31,14 @@ class Session:
         await self.gateway.close()
 
 
-async def open_session(settings: Settings) -> Session:
-    """Connects to ``settings.url``. Raises Unavailable, or Unsafe for a record that contradicts."""
-    gateway = Gateway.open(settings.url)
+async def open_session(
+    settings: Settings, *, keeps_lease: bool = False, patience_ms: int = PATIENCE_MS
+) -> Session:
+    """Connects to ``settings.url``. Raises Unavailable, or Unsafe for a record that contradicts.
+
+    ``keeps_lease``: see ``open_namespace``. ``patience_ms``: how long calls repeat in an outage.
+    """
+    gateway = Gateway.open(settings.url, patience_ms=patience_ms)
     try:
         shards = await open_namespace(
             gateway,
@@ -41,6 +46,7 @@ async def open_session(settings: Settings) -> Session:
             shards=settings.shards,
             told="shards" in settings.sources,
             lease_ms=settings.lease_ms,
+            keeps_lease=keeps_lease,
         )
     except BaseException:
         await gateway.close()

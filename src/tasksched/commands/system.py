@@ -106,8 +106,11 @@ class System:
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 await self._store.gateway.run("page", values, [("lanes",)], patience_ms=0)
+                role = await self._store.gateway.command("ROLE")
         except TimeoutError as error:
             raise Unavailable("Redis does not answer in time") from error
+        if role[0] != b"master":
+            raise Unavailable("this Redis is a replica: nothing can be accepted")
 
     async def health(self) -> Health:
         """Redis, schedulers, workers, lag and warnings. Never raises for Redis' sake."""

@@ -42,12 +42,10 @@ class SyncBeats:
     def present(self, worker: str, fields: Mapping[str, Arg], *, now_ms: int, ttl_ms: int) -> None:
         """Shows the worker to whoever lists the live ones, for ``ttl_ms`` from the server's now."""
         keys = self._store.global_keys
-        flat = [part for pair in fields.items() for part in pair]
-        self._pipeline(
-            ("HSET", keys.worker(worker), *flat),
-            ("PEXPIRE", keys.worker(worker), ttl_ms),
-            ("ZADD", keys.workers, now_ms + ttl_ms, worker),
-        )
+        shown: dict[str, Arg] = {"worker": keys.worker(worker), "ttl_ms": ttl_ms}
+        self._run("present", shown, list(fields.items()))
+        listed: dict[str, Arg] = {"members": keys.workers, "member": worker}
+        self._run("enlist", {**listed, "now_ms": now_ms, "ttl_ms": ttl_ms}, ())
 
     def absent(self, worker: str) -> None:
         """The worker is gone, and seen to be."""

@@ -48,15 +48,19 @@ class Unannounced(TaskschedError):
 class Gateway:
     """All commands of one process to one Redis. Safe for concurrent use in one event loop."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, *, patience_ms: int = PATIENCE_MS) -> None:
         # Any: the library leaves execute_command and friends untyped.
         self.redis: Any = client
+        self._patience_ms = patience_ms
         self.server: str = HERE  # a test may name another one
         self.replays = 0
 
     @classmethod
-    def open(cls, url: str, *, connections: int = CONNECTIONS_MAX) -> "Gateway":
-        """A gateway to ``url`` (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``)."""
+    def open(cls, url: str, *, patience_ms: int = PATIENCE_MS) -> "Gateway":
+        """A gateway to ``url`` (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``).
+
+        ``patience_ms``: for how long ``run`` repeats a call during an outage.
+        """
 
         async def greet(connection: Connection) -> None:
             """Every new connection says which server it reached: a failover is a new run id."""
@@ -71,10 +75,10 @@ class Gateway:
             "retry": Retry(NoBackoff(), 0),
             "socket_timeout": COMMAND_TIMEOUT_S,
             "socket_connect_timeout": COMMAND_TIMEOUT_S,
-            "max_connections": connections,
+            "max_connections": CONNECTIONS_MAX,
             "redis_connect_func": greet,
         }
-        return cls(_client(url, options))
+        return cls(_client(url, options), patience_ms=patience_ms)
 
     async def run(
         self,
@@ -82,7 +86,7 @@ class Gateway:
         values: Mapping[str, Arg],
         rows: Sequence[Sequence[Arg]] = (),
         *,
-        patience_ms: int = PATIENCE_MS,
+        patience_ms: int | None = None,
     ) -> Any:
         """The reply of the script ``name``; replayed after lost replies until patience ends.
 
@@ -91,7 +95,7 @@ class Gateway:
         """
         found = script(name)
         count = len(found.keys)
-        until_ms = clock.mono_ms() + patience_ms
+        until_ms = clock.mono_ms() + (self._patience_ms if patience_ms is None else patience_ms)
         wait_s = 0.02
         while True:
             packed = found.pack({**values, "server": self.server}, rows)

@@ -16,11 +16,12 @@ SCHEMA = 1
 
 
 async def open_namespace(
-    gateway: Gateway, namespace: str, *, shards: int, told: bool, lease_ms: int
+    gateway: Gateway, namespace: str, *, shards: int, told: bool, lease_ms: int, keeps_lease: bool
 ) -> int:
     """The number of shards of this namespace; makes it if it is new.
 
-    ``told``: somebody asked for this very number. Raises Unsafe when that contradicts the record
+    ``told``: somebody asked for this very number. ``keeps_lease``: the caller is a role of the
+    installation, whose lease is the namespace's; a producer leaves it as it is. Raises Unsafe when that contradicts the record
     or the record is of a newer schema, Unavailable when Redis does not answer.
     """
     meta = NamespaceKeys(namespace).meta
@@ -40,17 +41,20 @@ async def open_namespace(
             f"namespace {namespace} has {number} shards, not {shards}: the number is fixed when a "
             "namespace is made; drain into a new namespace to change it"
         )
-    await _keep_lease(gateway, [ShardKeys.of(namespace, n).clock for n in range(number)], lease_ms)
+    clocks = [ShardKeys.of(namespace, n).clock for n in range(number)]
+    await _keep_lease(gateway, clocks, lease_ms, only_missing=not keeps_lease)
     return number
 
 
-async def _keep_lease(gateway: Gateway, clocks: Sequence[str], lease_ms: int) -> None:
+async def _keep_lease(
+    gateway: Gateway, clocks: Sequence[str], lease_ms: int, *, only_missing: bool
+) -> None:
     """Writes only what differs: a process must be able to start on a server that is full."""
     known = await gateway.pipeline([("HGET", each, "lease_ms") for each in clocks])
     changed = [
         ("HSET", each, "lease_ms", lease_ms)
         for each, stored in zip(clocks, known, strict=True)
-        if stored is None or int(stored) != lease_ms
+        if stored is None or (int(stored) != lease_ms and not only_missing)
     ]
     if changed:
         await gateway.pipeline(changed)

@@ -21,7 +21,7 @@ from tasksched.model.task import (
     TaskSpec,
     decode_options,
 )
-from tasksched.store.connect import PATIENCE_MS, Gateway
+from tasksched.store.connect import Gateway
 from tasksched.store.keys import NamespaceKeys, ShardKeys
 from tasksched.store.scripts import Arg
 
@@ -266,7 +266,7 @@ class Store:
         return reply[0], bool(reply[1])
 
     async def enlist(
-        self, members: str, member: str, ttl_ms: int, *, patience_ms: int = PATIENCE_MS
+        self, members: str, member: str, ttl_ms: int, *, patience_ms: int | None = None
     ) -> list[str]:
         """Say that ``member`` lives for ``ttl_ms`` more (0 = it leaves); returns who lives."""
         values: dict[str, Arg] = {
@@ -299,7 +299,11 @@ class Store:
         return _words(await self.gateway.run("heartbeat", self._values(shard), beat_rows(beats)))
 
     async def settle(
-        self, shard: int, ends: Sequence[tuple[str, str, Outcome]], *, patience_ms: int = 10_000
+        self,
+        shard: int,
+        ends: Sequence[tuple[str, str, Outcome]],
+        *,
+        patience_ms: int | None = None,
     ) -> list[str]:
         """Record (id, fence, outcome)s. Words: the state now, ``stale``, ``conflict``."""
         rows = [

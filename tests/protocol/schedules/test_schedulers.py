@@ -132,7 +132,7 @@ async def test_firing_and_editing_in_the_same_millisecond(one: SchedulesKit):
     one.at("10:00:00")
     one.is_down = True
     payloads = {1: b"\x01", 2: b"\x02"}
-    for n in range(250):
+    for n in range(100):
         schedule_id = f"s{n}"
         await one.put(Every("600s"), id=schedule_id, payload=payloads[1])
         one.leap(600_000)
@@ -143,7 +143,7 @@ async def test_firing_and_editing_in_the_same_millisecond(one: SchedulesKit):
         assert 2 == (await one.get(schedule_id)).version
         await one.recurring.pause("default", schedule_id)
     made = one.tasks()
-    assert 250 == len({(task["schedule"], task["nominal_ms"]) for task in made}) == len(made)
+    assert 100 == len({(task["schedule"], task["nominal_ms"]) for task in made}) == len(made)
     for task in made:
         assert payloads[int(task["schedule_version"])].decode("latin1") == task["payload"]
 

@@ -38,7 +38,7 @@ async def test_the_release_is_kept_where_a_time_depends_on_it(
     one: SchedulesKit, rule: Any, depends
 ):
     await one.put(rule)
-    assert (TZDATA_VERSION if depends else None) == field(each, "tzdata")
+    assert (TZDATA_VERSION if depends else None) == field(one, "tzdata")
 
 
 @pytest.mark.parametrize("release", ["2020a", "2099z"], ids=["older", "newer"])
@@ -52,7 +52,7 @@ async def test_a_time_of_another_release_is_computed_anew(one: SchedulesKit, rel
     assert 1 == await ticker.retime(one.schedules, 0, one.now_ms)
     schedule = await one.get()
     assert (right_ms, 1, TZDATA_VERSION) == (
-        schedule.next_ms, schedule.version, field(each, "tzdata"),
+        schedule.next_ms, schedule.version, field(one, "tzdata"),
     )  # fmt: skip
     assert before == await one.get("same")
     assert 0 == await ticker.retime(one.schedules, 0, one.now_ms)
@@ -61,7 +61,7 @@ async def test_a_time_of_another_release_is_computed_anew(one: SchedulesKit, rel
 async def test_a_plan_from_before_is_stale(one: SchedulesKit):
     one.at("10:00:00")
     await one.put(Cron("0 * * * *", tz=BERLIN))
-    computed_with(each, "2020a", ms("10:30:00"))
+    computed_with(one, "2020a", ms("10:30:00"))
     one.is_down = True
     one.at("10:30:00")
     plan = await one.plan()
@@ -75,13 +75,13 @@ async def test_a_plan_from_before_is_stale(one: SchedulesKit):
 async def test_what_is_owed_is_fired_first_and_that_computes_anew(one: SchedulesKit):
     one.at("10:00:00")
     await one.put(Cron("0 * * * *", tz=BERLIN))
-    computed_with(each, "2020a", ms("10:30:00"))
+    computed_with(one, "2020a", ms("10:30:00"))
     one.is_down = True
     await one.advance("10:30:00")
     assert 0 == await ticker.retime(one.schedules, 0, one.now_ms)
     one.is_down = False
     await one.tick()
-    assert (ms("11:00:00"), TZDATA_VERSION) == (await one.next_ms(), field(each, "tzdata"))
+    assert (ms("11:00:00"), TZDATA_VERSION) == (await one.next_ms(), field(one, "tzdata"))
 
 
 @pytest.mark.parametrize("state", ["PAUSED", "ENDED"])
@@ -92,7 +92,7 @@ async def test_what_owes_nothing_is_left_as_it_is(one: SchedulesKit, state: str)
     await ticker.retime(one.schedules, 0, one.now_ms)
     schedule = await one.get()
     assert (state, None) == (schedule.status, schedule.next_ms)
-    assert TZDATA_VERSION == field(each, "tzdata")
+    assert TZDATA_VERSION == field(one, "tzdata")
 
 
 async def test_a_resume_is_computed_with_the_release_in_force(one: SchedulesKit):
@@ -100,14 +100,14 @@ async def test_a_resume_is_computed_with_the_release_in_force(one: SchedulesKit)
     await one.pause()
     one.plain.hset(one.keys.schedule(REF), "tzdata", "2020a")
     await one.resume()
-    assert TZDATA_VERSION == field(each, "tzdata")
+    assert TZDATA_VERSION == field(one, "tzdata")
 
 
 async def test_the_janitor_looks_at_every_schedule_of_its_shards(one: SchedulesKit):
     one.at("10:00:00")
-    for n in range(450):
+    for n in range(250):
         await one.put(Cron(f"{n % 60} 5 * * *", tz=BERLIN), id=f"s{n}")
-    for n in range(0, 450, 2):
+    for n in range(0, 250, 2):
         computed_with(one, "2020a", ms("11:11:11"), f"default:s{n}")
     rules = Retention(
         success_ms=DAY_MS, failed_ms=DAY_MS, count_max=9, bytes_max=1 << 30, key_memory_ms=9,
@@ -124,16 +124,16 @@ async def test_a_rule_that_nobody_can_read_blocks_itself_and_no_other(one: Sched
     one.handler = lambda _: Work()
     for n in range(3):
         await one.put(Every("60s"), id=f"s{n}")
-    stored = field(each, "rule", "default:s1") or ""
+    stored = field(one, "rule", "default:s1") or ""
     for broken in ('{"cron":"0 5 * * *","timezone":"Atlantis/Capital"}', "{", "[]", '{"cron":5}'):
         assert broken != stored
         one.plain.hset(one.keys.schedule("default:s1"), "rule", broken)
         await one.after(MINUTE_MS)
         assert ("BLOCKED", None) == (
-            field(each, "status", "default:s1"),
-            field(each, "next_ms", "default:s1"),
+            field(one, "status", "default:s1"),
+            field(one, "next_ms", "default:s1"),
         )
-        assert "it cannot be planned" in (field(each, "reason", "default:s1") or "")
+        assert "it cannot be planned" in (field(one, "reason", "default:s1") or "")
         one.plain.hset(one.keys.schedule("default:s1"), "rule", stored)
         await one.recurring.resume("default", "s1")
     assert 4 == len(one.times("s0")) == len(one.times("s2"))
