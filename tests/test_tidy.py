@@ -152,8 +152,8 @@ def test_only_the_settings_read_the_environment():
         for path in MODULES
         if "os.environ" in path.read_text() or "os.getenv" in path.read_text()
     }
-    # dev and pool hand their own environment on to children; the client's key is a secret of its own.
-    assert readers <= {"settings.py", "dev.py", "pool.py", "client/remote.py"}
+    # The client's key is a secret of its own.
+    assert readers <= {"settings.py", "client/remote.py"}
 
 
 @pytest.mark.parametrize("path", sorted(LUA.rglob("*.lua")), ids=lambda p: str(p.relative_to(LUA)))

@@ -6,7 +6,6 @@ rest along). Children die with the supervisor, by the kernel's hand where it can
 its lock sees to it that no second one ever opens the same data (``tasksched.embedded``).
 """
 
-import os
 import socket
 import time
 import urllib.error
@@ -76,13 +75,9 @@ def _check_port(settings: Settings) -> None:
 
 
 def _environment(settings: Settings, url: str) -> dict[str, str]:
-    return {
-        **os.environ,
-        "TASKSCHED_URL": url,
-        "TASKSCHED_HTTP_ALLOW": ",".join(
-            (*settings.http_allow, "127.0.0.0/8", "::1/128", "localhost")
-        ),
-    }
+    """Targets on this machine are open to the tasks of ``dev``: one tries one's own servers."""
+    open_to = (*settings.http_allow, "127.0.0.0/8", "::1/128", "localhost")
+    return settings.with_flags(url=url, http_allow=open_to).to_environment()
 
 
 def _children(settings: Settings, app: str | None, workers: int) -> list[Child]:

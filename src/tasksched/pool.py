@@ -4,23 +4,13 @@ Each process is a worker of its own, with a name, slots and leases of its own; t
 ends them. A signal is passed on: they drain within the grace time, a second one ends them at once.
 """
 
-import os
-
 from tasksched.children import LOOK_S, Child, Stop, end_all
 from tasksched.settings import Settings
 
 
 def run_pool(target: str | None, settings: Settings, *flags: str) -> int:
     """``settings.processes`` workers for ``target``; blocks until SIGTERM or SIGINT."""
-    environment = {
-        **os.environ,
-        "TASKSCHED_URL": settings.url,
-        "TASKSCHED_PROCESSES": "1",
-        "TASKSCHED_QUEUES": ",".join(settings.queues),
-        "TASKSCHED_CONCURRENCY": str(settings.concurrency),
-        "TASKSCHED_GRACE": f"{settings.grace_ms}ms",
-        "TASKSCHED_UNSAFE_REDIS": str(settings.unsafe_redis).lower(),
-    }
+    environment = settings.with_flags(processes=1).to_environment()
     arguments = ["worker", *flags, *([target] if target else [])]
     children = [Child(f"worker-{n}", arguments) for n in range(1, settings.processes + 1)]
     stop = Stop(children)

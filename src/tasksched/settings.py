@@ -69,11 +69,32 @@ class Settings:
         _between("payload_bytes_max", self.payload_bytes_max, 1, 512 * 1024)
         _between("result_bytes_max", self.result_bytes_max, 1, 512 * 1024)
 
+    def to_environment(self) -> dict[str, str]:
+        """The environment with which a child process has these very settings."""
+        given = {
+            variable(name): _written(name, getattr(self, name))
+            for name in self.sources
+            if self.sources[name] == "flag"
+        }
+        return {**os.environ, **given}
+
     def with_flags(self, **flags: Any) -> "Settings":
         """These settings with the flags that were given (not None) laid over them."""
         given = {name: value for name, value in flags.items() if value is not None}
         sources = {**self.sources, **dict.fromkeys(given, "flag")}
         return replace(self, **given, sources=sources)
+
+
+def _written(name: str, value: Any) -> str:
+    if name.endswith("_ms"):
+        return f"{value}ms"
+    return (
+        ",".join(value)
+        if isinstance(value, tuple)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
 
 
 def _between(name: str, value: int, least: int, most: int) -> None:

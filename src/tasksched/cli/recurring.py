@@ -316,8 +316,8 @@ def _next_of(recurring_id: str, after: str | None, count: int) -> None:
     async def run(backend: Any, tenant: str) -> None:
         import msgspec
 
-        from tasksched.client.recurring import fires_of
         from tasksched.http import render_recurring
+        from tasksched.model.recurring import fires_of
         from tasksched.model.schedule.preview import preview
 
         schedule = await backend.recurring.get(tenant, recurring_id)

@@ -23,8 +23,7 @@ from tasksched.client.task import Task
 from tasksched.commands.recurring import Backfilled
 from tasksched.errors import Conflict, NotFound, PreconditionFailed
 from tasksched.model.instants import Instant, parse_instant
-from tasksched.model.recurring import LedgerEntry, Schedule, ScheduleSpec, ScheduleStatus
-from tasksched.model.schedule import Delay
+from tasksched.model.recurring import LedgerEntry, Schedule, ScheduleSpec, ScheduleStatus, fires_of
 from tasksched.model.schedule.describe import describe
 from tasksched.model.schedule.preview import Fire, preview
 from tasksched.model.task import Created
@@ -237,12 +236,3 @@ async def keep(backend: RecurringBackend, spec: ScheduleSpec) -> tuple[Schedule,
         except (PreconditionFailed, NotFound):
             continue  # it was changed or removed in between
     raise Conflict(f"recurring task {spec.id} changes faster than it can be replaced")
-
-
-def fires_of(schedule: Schedule, n: int) -> list[Fire]:
-    """The next nominal times of a record."""
-    if schedule.next_ms is None or schedule.status != "ACTIVE":
-        return []
-    rule = schedule.spec.rule
-    before_ms = rule.delay_ms if isinstance(rule, Delay) else 1
-    return preview(rule, schedule.next_ms - before_ms, n)

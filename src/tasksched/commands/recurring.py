@@ -17,11 +17,12 @@ from tasksched.model.recurring import (
     LedgerEntry,
     Schedule,
     ScheduleSpec,
+    fires_of,
     policy_json,
     resumed_ms,
 )
 from tasksched.model.schedule.parse import require_first
-from tasksched.model.schedule.preview import Fire, preview
+from tasksched.model.schedule.preview import Fire
 from tasksched.model.states import WAITING
 from tasksched.model.task import Task
 from tasksched.store.protocol import Changed, Store
@@ -225,10 +226,7 @@ class Recurring:
 
     async def next_fires(self, tenant: str, schedule_id: str, n: int) -> list[Fire]:
         """The next ``n`` nominal times, with notes about daylight saving."""
-        schedule = await self.get(tenant, schedule_id)
-        if schedule.next_ms is None:
-            return []
-        return preview(schedule.spec.rule, schedule.next_ms - 1, n)
+        return fires_of(await self.get(tenant, schedule_id), n)
 
     async def ledger(self, tenant: str, schedule_id: str) -> list[LedgerEntry]:
         schedule = await self.get(tenant, schedule_id)

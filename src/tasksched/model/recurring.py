@@ -11,8 +11,10 @@ import msgspec
 
 from tasksched.errors import Invalid
 from tasksched.model.ids import shard_pair
+from tasksched.model.schedule.fixed import Delay
 from tasksched.model.schedule.jitter import jitter_delay_ms
 from tasksched.model.schedule.misfire import MisfirePolicy, Plan, plan
+from tasksched.model.schedule.preview import Fire, preview
 from tasksched.model.schedule.rule import Rule
 from tasksched.model.task import TaskSpec
 
@@ -151,3 +153,13 @@ def plan_runs(
         return Plan((), (), 1, is_exact=True, next_ms=None), [run(next_ms)]
     found = plan(rule, last_ms=next_ms - 1, now_ms=now_ms, policy=policy)
     return found, [run(one.nominal_ms, one.missed) for one in found.runs]
+
+
+def fires_of(schedule: Schedule, n: int) -> list[Fire]:
+    """The next ``n`` nominal times of a schedule, by its record alone; none unless it is ACTIVE."""
+    if schedule.next_ms is None or schedule.status != "ACTIVE":
+        return []
+    rule = schedule.spec.rule
+    # A fixed delay adds itself to the time it is asked from; the others begin just after it.
+    before_ms = rule.delay_ms if isinstance(rule, Delay) else 1
+    return preview(rule, schedule.next_ms - before_ms, n)

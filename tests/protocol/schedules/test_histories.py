@@ -181,6 +181,7 @@ class Chain(History):
         """Neither forked nor stopped: the links are numbered without a gap, and there is a next."""
         kit = self.kit
         kit.handler = lambda _: Work()
+        await kit.after(400_000)  # what runs ends, and may block it
         if (await kit.get()).status != "ACTIVE":
             await kit.resume()
         count = self.links()
