@@ -54,6 +54,7 @@ VALID: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
         [("done:default",), ("dead:default",)],
     ),
     "enlist": ({"members": "ts:schedulers", "member": "me", "ttl_ms": 1000}, []),
+    "present": ({"worker": "ts:worker:w1", "ttl_ms": 1000}, [("host", "h")]),
 }  # fmt: skip
 NO_NUMBERS = ["NaN", "nan", "inf", "-inf", "1.5", "1e400", "text", "1 2", "--1", b"\xff"]
 
