@@ -468,3 +468,12 @@ async def test_a_chain_that_becomes_a_rate_and_a_chain_again(each: SchedulesKit)
     await each.put(Delay("30s"))
     await each.advance("10:04:30")
     assert ["10:04:00", "10:04:30"] == each.started()[3:]
+
+
+async def test_a_blocked_chain_that_becomes_a_rate_fires(one: SchedulesKit):
+    """What blocked it was its chain."""
+    await blocked(one)
+    schedule = await one.put(Every("60s"))
+    assert ("ACTIVE", None) == (schedule.status, schedule.reason)
+    await one.after(MINUTE_MS)
+    assert 2 == len(one.starts)

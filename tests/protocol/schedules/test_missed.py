@@ -329,3 +329,15 @@ async def test_a_laptop_that_sleeps(one: SchedulesKit):
     (start,) = one.starts
     assert (ms("2026-03-10T10:30:00Z"), 3) == (start.nominal_ms, start.missed)
     assert 8 * HOUR_MS + 27 * MINUTE_MS == (await one.ledger())[-1].lateness_ms
+
+
+async def test_cancel_does_not_touch_what_is_caught_up_with(one: SchedulesKit):
+    one.at("10:00:00")
+    one.handler = lambda s: NEVER if s.nominal_ms in {ms("10:01:00"), ms("10:06:00")} else Work(0)
+    await one.put(Every("60s"), catch_up="all", overlap="cancel")
+    await one.down_until("10:03:30")
+    (caught_up,) = one.starts
+    await one.advance("10:07:10")
+    regular = {s.nominal_ms: one.state(s.id) for s in one.starts if s is not caught_up}
+    assert "CANCELLED" == regular[ms("10:06:00")]
+    assert ("RUNNING", "SUCCESS") == (one.state(caught_up.id), regular[ms("10:07:00")])
