@@ -132,7 +132,7 @@ def test_a_killed_server_is_started_again_and_everything_is_there(home: Stack):
     os.kill(server, signal.SIGKILL)
     until(lambda: "server.died" in dev.said(), "dev notices")
     until(lambda: len(servers_of(home.data.resolve())) == 1, "another server runs", 20)
-    until(lambda: api.is_ready(), "the API is ready", 20)
+    until(api.is_ready, "the API is ready", 20)
     assert api.task(task_id, wait_s=10)["status"] == "SUCCESS"
     assert before - set(tree_of(dev.pid)) <= {server}
     home.audit()
