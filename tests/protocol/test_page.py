@@ -25,6 +25,7 @@ async def pages(kit: Kit, indexes=(LANE,), between=lambda page: None, **how) -> 
         if not page:
             return found
         found += page
+        assert len(found) <= 10_000, "the pages do not end"
         after = Place(page[-1].score, page[-1].id)
         between(page)
 
