@@ -21,6 +21,7 @@ STORE = {
     "create": {"share_of_plain", "bulk", "plain_bulk", "single", "plain_single"},
     "life": {"life_us", "floor_us", "direct_us", "stages", "floor", "direct"},
     "memory": {"bytes_per_task", "row", "server_defaults"},
+    "midnight": {"rate", "redis_us", "client_us", "bytes_per_schedule"},
 }
 STACK = {
     "drain": {"rate", "worker_us", "scheduler_us", "redis_us", "script_calls"},
