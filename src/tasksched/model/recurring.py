@@ -14,6 +14,7 @@ from tasksched.model.ids import shard_pair
 from tasksched.model.schedule.fixed import Delay
 from tasksched.model.schedule.jitter import jitter_delay_ms
 from tasksched.model.schedule.misfire import MisfirePolicy, Plan, plan
+from tasksched.model.schedule.misfire import Run as PlannedRun
 from tasksched.model.schedule.preview import Fire, preview
 from tasksched.model.schedule.rule import Rule
 from tasksched.model.task import TaskSpec
@@ -151,8 +152,20 @@ def plan_runs(
     if rule.kind == "delay":
         # The first of a chain, or the one after a block: later ones are made by the verdicts.
         return Plan((), (), 1, is_exact=True, next_ms=None), [run(next_ms)]
-    found = plan(rule, last_ms=next_ms - 1, now_ms=now_ms, policy=policy)
+    found = _plan_of_one(rule, policy, next_ms, now_ms) or plan(
+        rule, last_ms=next_ms - 1, now_ms=now_ms, policy=policy
+    )
     return found, [run(one.nominal_ms, one.missed) for one in found.runs]
+
+
+def _plan_of_one(rule: Rule, policy: MisfirePolicy, next_ms: int, now_ms: int) -> Plan | None:
+    """The plan where one time is due and none is missed, as it is in health; else None."""
+    after_ms = rule.next(next_ms)
+    if after_ms is not None and after_ms <= now_ms:
+        return None
+    if policy.grace_ms is not None and now_ms - next_ms > policy.grace_ms:
+        return None
+    return Plan((PlannedRun(next_ms),), (), 1, is_exact=True, next_ms=after_ms)
 
 
 def fires_of(schedule: Schedule, n: int) -> list[Fire]:

@@ -4,12 +4,13 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.model.schedule.oracle import examples
 
 from tasksched.errors import Invalid
 from tasksched.model.instants import parse_instant
+from tasksched.model.recurring import plan_runs
 from tasksched.model.schedule import Cron, Delay, Every, RRule
 from tasksched.model.schedule.misfire import LIMIT_MAX, MisfirePolicy, Run, Skipped, plan
 
@@ -213,3 +214,20 @@ def test_a_delay_has_nothing_to_miss():
     with pytest.raises(ValueError, match="fixed delay"):
         plan(Delay(60), last_ms=0, now_ms=10**12, policy=MisfirePolicy())
     assert json.dumps(MisfirePolicy().limit) == "100"
+
+
+@given(
+    st.sampled_from(("one", "none", "all")),
+    st.none() | st.integers(0, 200_000),
+    st.integers(0, 400_000),
+)
+def test_the_plan_of_one_due_time_is_the_general_plan(catch_up, grace_ms, late_ms):
+    """``model.recurring`` takes a short way where nothing is missed; it must lead to the same place."""
+    assume(catch_up != "none" or grace_ms is not None)
+    rule = Cron("*/2 * * * *")
+    next_ms = rule.next(1_774_000_000_000)
+    now_ms, policy = next_ms + late_ms, MisfirePolicy(catch_up, grace_ms=grace_ms)
+
+    found, _ = plan_runs("t:s", rule, policy, next_ms=next_ms, now_ms=now_ms, jitter_ms=0)
+
+    assert found == plan(rule, last_ms=next_ms - 1, now_ms=now_ms, policy=policy)
