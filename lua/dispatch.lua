@@ -31,6 +31,9 @@ local now, seen = read_clock(now_ms)
 keep_clock(now, seen)
 local moved, left = 0, limit
 
+-- Read only where a task of this shard can expire at all.
+local expiring = redis.call('EXISTS', EXPIRY) == 1 and { 'expires_ms', 'attempt' } or {}
+
 local function notice_due_lanes()
   local due = redis.call('ZRANGE', LANES, '-inf', now, 'BYSCORE', 'LIMIT', 0, LANES_MAX)
   for _, text in ipairs(due) do
@@ -45,13 +48,11 @@ end
 
 -- Hands over up to `most` tasks of one lane; returns how many, and what remains of the lane.
 local function serve_lane(lane, most)
-  local heads = due_heads(lane, now, most)
-  local ids, served = {}, 0
-  for at = 1, #heads, 2 do
-    local id = heads[at]
-    local v = redis.call('HMGET', TASK .. id, 'state', 'version', 'lane', 'expires_ms', 'attempt')
-    local task = { id = id, key = TASK .. id, state = v[1], version = tonumber(v[2]) or 1, lane = lane }
-    ids[#ids + 1] = id
+  local ids, served = due_heads(lane, now, most), 0
+  for _, id in ipairs(ids) do
+    local key = TASK .. id
+    local v = redis.call('HMGET', key, 'state', 'version', 'lane', unpack(expiring))
+    local task = { id = id, key = key, state = v[1], version = tonumber(v[2]) or 1, lane = lane }
     if v[1] ~= 'PENDING' or v[3] ~= lane.text then
       redis.call('HINCRBY', STATS, 'stray:due', 1)
     elseif v[4] and not v[5] and tonumber(v[4]) <= now then

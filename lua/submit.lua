@@ -22,16 +22,11 @@
 local INLINE_MAX = 1024   -- a larger payload would cost the hash its compact encoding
 
 local now, seen = read_clock(now_ms)
-local reply, fresh, known = { now }, {}, {}
-
-local function answer(row, word)
-  reply[#reply + 1] = row
-  reply[#reply + 1] = word
-end
+local reply, keys, dues, words, places = { now }, {}, {}, {}, {}
 
 -- What stands where the new record would: nothing (nil), or the word that answers it.
-local function found(id, fingerprint)
-  local before = known[id] or redis.call('HMGET', TASK .. id, 'state', 'fingerprint')
+local function found(id, key, fingerprint)
+  local before = redis.call('HMGET', key, 'state', 'fingerprint')
   if before[1] then return (before[2] or '') == fingerprint and 'exists' or 'reused' end
   local stub = redis.call('GET', STUB .. id)
   if not stub then return nil end
@@ -40,33 +35,22 @@ local function found(id, fingerprint)
   return mark == fingerprint and 'gone' or 'reused'
 end
 
+-- Everything is checked and read before anything is written; one call tells that all is new.
+local known = {}
 for at = 1, rows do
-  local id, lane_text, due, payload, options, fingerprint, expires_ms, lease_ms = row(at)
-  local lane, due_ms = lane_of(lane_text), due_at(due, now)
-  if id == '' or not lane then return redis.error_reply('BADARG row ' .. at .. ': id or lane') end
+  local id, lane_text, due, _, _, fingerprint = row(at)
+  local due_ms, key = due_at(due, now), TASK .. id
+  if id == '' or not lane_of(lane_text) then return redis.error_reply('BADARG row ' .. at .. ': id or lane') end
   if not due_ms then return redis.error_reply('BADARG row ' .. at .. ': due') end
-  local word = found(id, fingerprint)
-  if word then
-    answer(at, word)
-  else
-    known[id] = { 'PENDING', fingerprint }
-    local fields = { 'due_ms', due_ms, 'lane', lane_text, 'created_ms', now }
-    local task = { id = id, key = TASK .. id, lane = lane, due_ms = due_ms, fields = fields, expires_ms = expires_ms }
-    local function keep(name, value)
-      fields[#fields + 1] = name
-      fields[#fields + 1] = value
-    end
-    if #payload > INLINE_MAX then
-      task.body = payload
-      keep('body', #payload)
-    elseif payload ~= '' then
-      keep('payload', payload)
-    end
-    if options ~= '' then keep('options', options) end
-    if fingerprint ~= '' then keep('fingerprint', fingerprint) end
-    if expires_ms then keep('expires_ms', expires_ms) end
-    if lease_ms then keep('lease_ms', lease_ms) end
-    fresh[#fresh + 1] = task
+  keys[at], dues[at] = key, due_ms
+  places[2 * at - 1], places[2 * at] = key, STUB .. id
+  local before = known[id]
+  if before then words[at] = before == fingerprint and 'exists' or 'reused' else known[id] = fingerprint end
+end
+if redis.call('EXISTS', unpack(places)) > 0 then
+  for at = 1, rows do
+    local id, _, _, _, _, fingerprint = row(at)
+    words[at] = found(id, keys[at], fingerprint) or words[at]
   end
 end
 
@@ -74,11 +58,11 @@ end
 local waiting_ms = tonumber(redis.call('ZRANGE', LANES, 0, 0, 'WITHSCORES')[2])
 local overtakes = (waiting_ms and waiting_ms <= now) or redis.call('EXISTS', BACKLOG) == 1
 local room = {}
-local function may_start(task)
-  if overtakes or task.due_ms > now or (task.expires_ms and task.expires_ms <= now) then return false end
-  local stream = task.lane.stream
+local function may_start(lane, expires_ms)
+  if expires_ms and expires_ms <= now then return false end
+  local stream = lane.stream
   if not room[stream] then
-    local open = is_live(task.lane.route, now) and not redis.call('ZSCORE', PARKED, stream)
+    local open = is_live(lane.route, now) and not redis.call('ZSCORE', PARKED, stream)
       and redis.call('EXISTS', TURNS .. stream) == 0
     room[stream] = open and room_in(stream) or 0
   end
@@ -86,12 +70,48 @@ local function may_start(task)
   return room[stream] >= 0
 end
 
+-- A record with fields that most do not have.
+local function create_rare(lane, id, key, due_ms, payload, options, fingerprint, expires_ms, lease_ms)
+  local fields = { 'due_ms', due_ms, 'lane', lane.text, 'created_ms', now }
+  local function keep(name, value)
+    fields[#fields + 1] = name
+    fields[#fields + 1] = value
+  end
+  if #payload > INLINE_MAX then
+    redis.call('SET', BODY .. id, payload)
+    keep('body', #payload)
+  elseif payload ~= '' then
+    keep('payload', payload)
+  end
+  if options ~= '' then keep('options', options) end
+  if fingerprint ~= '' then keep('fingerprint', fingerprint) end
+  if lease_ms then keep('lease_ms', lease_ms) end
+  if expires_ms then
+    keep('expires_ms', expires_ms)
+    redis.call('ZADD', EXPIRY, expires_ms, id)
+  end
+  create(lane, id, key, unpack(fields))
+end
+
 keep_clock(now, seen)
-for _, task in ipairs(fresh) do
-  if task.body then redis.call('SET', BODY .. task.id, task.body) end
-  create(task, task.fields)
-  if task.expires_ms then redis.call('ZADD', EXPIRY, task.expires_ms, task.id) end
-  if may_start(task) then hand_over(task, now) else due_add(task.lane, task.id, task.due_ms) end
+for at = 1, rows do
+  local id, lane_text, _, payload, options, fingerprint, expires_ms, lease_ms = row(at)
+  local key, lane, due_ms = keys[at], lanes_read[lane_text], dues[at]
+  if words[at] then
+    reply[#reply + 1] = at
+    reply[#reply + 1] = words[at]
+  else
+    if options == '' and fingerprint == '' and not (expires_ms or lease_ms) and #payload <= INLINE_MAX and payload ~= '' then
+      create(lane, id, key, 'due_ms', due_ms, 'lane', lane_text, 'created_ms', now, 'payload', payload)
+    else
+      create_rare(lane, id, key, due_ms, payload, options, fingerprint, expires_ms, lease_ms)
+    end
+    if due_ms <= now and not overtakes and may_start(lane, expires_ms) then
+      hand_over({ id = id, key = key, lane = lane, state = 'PENDING', version = 1 }, now)
+    else
+      due_add(lane, id, due_ms)
+    end
+  end
 end
 due_flush()
 ready_flush()

@@ -37,8 +37,8 @@ if not mine[3] or tonumber(mine[3]) <= now then return redis.error_reply('UNANNO
 if slots < 1 then return { now, 0 } end
 slots = math.min(slots, SLOTS_MAX)
 
-local function grant_of(id)
-  return redis.call('HMGET', TASK .. id, 'state', 'entry', 'lane', 'due_ms', 'created_ms', 'attempt', 'fence',
+local function grant_of(key)
+  return redis.call('HMGET', key, 'state', 'entry', 'lane', 'due_ms', 'created_ms', 'attempt', 'fence',
     'options', 'payload', 'lease_ms', 'uncounted', 'lost', 'expires_ms', 'version', 'body', 'nominal_ms')
 end
 
@@ -55,7 +55,7 @@ if mine[1] and call < tonumber(mine[1]) then return { now, 1 } end
 if tonumber(mine[1]) == call then
   local again = { now, 1 }
   for id, fence in string.gmatch(mine[2], '(%S+)=(%S+)') do
-    local grant = grant_of(id)
+    local grant = grant_of(TASK .. id)
     if grant[1] == 'RUNNING' and grant[7] == fence then
       again[#again + 1] = complete(grant, id, tonumber(grant[6]), fence)
     end
@@ -98,11 +98,13 @@ end
 
 local grants, granted, emptied = { now, 0 }, {}, {}
 local watch = {}
+local first_fence, now_text, until_text = string.format('%.0f', now * 256), now .. '', now + lease_ms .. ''
 
 local function start(stream, entry, id)
-  local grant = grant_of(id)
+  local key = TASK .. id
+  local grant = grant_of(key)
   local lane = grant[3] and lane_of(grant[3])
-  local task = { id = id, key = TASK .. id, state = grant[1], version = tonumber(grant[14]) or 1, lane = lane }
+  local task = { id = id, key = key, state = grant[1], version = tonumber(grant[14]) or 1, lane = lane }
   if grant[1] ~= 'QUEUED' or grant[2] ~= entry then
     redis.call('HINCRBY', STATS, 'stray:entry', 1)
     ack(stream, entry)
@@ -124,12 +126,14 @@ local function start(stream, entry, id)
   if grant[6] then archive_attempt(task.key, id) end
   if grant[13] then redis.call('ZREM', EXPIRY, id) end
   local attempt = (tonumber(grant[6]) or 0) + 1
-  local fence = string.format('%.0f', math.max((tonumber(grant[7]) or 0) + 1, now * 256))
-  move(task, 'RUNNING', 'attempt', attempt, 'fence', fence, 'worker', worker, 'started_ms', now)
-  watch[#watch + 1] = now + (tonumber(grant[10]) or lease_ms)
-  watch[#watch + 1] = id
+  local fence = first_fence
+  if grant[7] then fence = string.format('%.0f', math.max(tonumber(grant[7]) + 1, now * 256)) end
+  move(task, 'RUNNING', 'attempt', attempt, 'fence', fence, 'worker', worker, 'started_ms', now_text)
+  local n = #watch
+  watch[n + 1], watch[n + 2] = grant[10] and now + grant[10] or until_text, id
   grants[#grants + 1] = complete(grant, id, attempt, fence)
-  granted[#granted + 1] = id .. '=' .. fence
+  n = #granted
+  granted[n + 1], granted[n + 2], granted[n + 3], granted[n + 4] = id, '=', fence, ' '
   return true
 end
 
@@ -214,7 +218,7 @@ for _, streams in pairs(classes) do
 end
 for _, stream in ipairs(emptied) do redis.call('ZREM', UNREAD, stream) end
 if #watch > 0 then redis.call('ZADD', WATCH, unpack(watch)) end
-redis.call('HSET', me, 'call', call, 'grants', table.concat(granted, ' '))
+redis.call('HSET', me, 'call', call, 'grants', table.concat(granted))
 due_flush()
 ack_flush()
 verdict_flush()

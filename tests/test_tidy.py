@@ -178,7 +178,7 @@ def test_every_script_has_a_method_and_a_test_of_its_name(name):
 
 def test_lua_and_python_know_the_same_edges():
     text = (LUA / "lib" / "move.lua").read_text()
-    table = text[text.index("local EDGES") : text.index("local noted")]
+    table = text[text.index("local EDGES") : text.index("local NEW")]
     found = {
         state: set(re.findall(r"(\w+) = true", row))
         for state, row in re.findall(r"^  (\w+) = \{(.*)\},$", table, re.MULTILINE)

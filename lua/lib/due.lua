@@ -3,13 +3,14 @@
 local adding = {}
 
 local function due_add(lane, id, due_ms)
-  local batch = adding[lane.text]
+  local batch = lane.adding
   if not batch then
     batch = { lane = lane, min = due_ms }
-    adding[lane.text] = batch
+    lane.adding = batch
+    adding[#adding + 1] = batch
   end
-  batch[#batch + 1] = due_ms
-  batch[#batch + 1] = id
+  local n = #batch
+  batch[n + 1], batch[n + 2] = due_ms, id
   if due_ms < batch.min then batch.min = due_ms end
 end
 
@@ -21,27 +22,30 @@ local function due_at(text, now)
   return string.sub(text, 1, 1) == '+' and now + ms or ms
 end
 
-local function due_remove(lane, ids) return redis.call('ZREM', DUE .. lane.text, unpack(ids)) end
+local function due_remove(lane, ids) return redis.call('ZREM', lane.due, unpack(ids)) end
 
 -- Writes what due_add collected; wakes the schedulers when an earlier due time arrived.
 local function due_flush()
   local earliest
-  for text, batch in pairs(adding) do
-    redis.call('ZADD', DUE .. text, unpack(batch))
-    redis.call('SADD', shard .. ':index:' .. batch.lane.tenant, text)
+  local lanes = {}
+  for n, batch in ipairs(adding) do
+    local lane = batch.lane
+    redis.call('ZADD', lane.due, unpack(batch))
+    redis.call('SADD', shard .. ':index:' .. lane.tenant, lane.text)
+    lanes[2 * n - 1], lanes[2 * n] = batch.min, lane.text
     if not earliest or batch.min < earliest then earliest = batch.min end
   end
   if not earliest then return end
   local head = redis.call('ZRANGE', LANES, 0, 0, 'WITHSCORES')[2]
-  for text, batch in pairs(adding) do redis.call('ZADD', LANES, 'LT', batch.min, text) end
+  redis.call('ZADD', LANES, 'LT', unpack(lanes))
   if not head or earliest < tonumber(head) then
     redis.call('SPUBLISH', WAKE, 'due ' .. string.format('%.0f', earliest))
   end
 end
 
--- Up to `limit` ids of the lane that are due by `until_ms`: {id, due_ms, id, due_ms, …}
+-- Up to `limit` ids of the lane that are due by `until_ms`, the earliest first.
 local function due_heads(lane, until_ms, limit)
-  return redis.call('ZRANGE', DUE .. lane.text, '-inf', until_ms, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+  return redis.call('ZRANGE', lane.due, '-inf', until_ms, 'BYSCORE', 'LIMIT', 0, limit)
 end
 
-local function due_head_ms(lane) return tonumber(redis.call('ZRANGE', DUE .. lane.text, 0, 0, 'WITHSCORES')[2]) end
+local function due_head_ms(lane) return tonumber(redis.call('ZRANGE', lane.due, 0, 0, 'WITHSCORES')[2]) end

@@ -17,7 +17,7 @@ local function lane_of(text)
   if not queue then return nil end
   lane = {
     text = text, queue = queue, priority = priority, tenant = tenant, route = route,
-    stream = queue .. ':' .. priority .. ':' .. route,
+    stream = queue .. ':' .. priority .. ':' .. route, due = DUE .. text,
   }
   lanes_read[text] = lane
   return lane

@@ -8,56 +8,90 @@ local EDGES = {
   FAILED = { PENDING = true },
   CANCELLED = { PENDING = true },
 }
-local noted, counted, totals = {}, {}, {}
+local NEW = 'NEW'
+local moves, gauges = {}, {}
 
-local function add(map, field, by) map[field] = (map[field] or 0) + by end
+local function bump(field, by) gauges[field] = (gauges[field] or 0) + by end
 
-local function note(id, lane, from, to)
-  local owner = lane.tenant .. ':' .. lane.queue .. ':'
-  if from then add(counted, owner .. from, -1) end
-  add(counted, owner .. to, 1)
-  add(totals, lane.queue .. ':' .. to, 1)
-  local ids = noted[to]
-  if ids then ids[#ids + 1] = id else noted[to] = { id } end
+-- Ids are collected by lane and edge; `tell` counts them.
+local function note(lane, from, to, id)
+  local out = lane[from]
+  if not out then
+    out = {}
+    lane[from] = out
+  end
+  local ids = out[to]
+  if not ids then
+    ids = { lane = lane, from = from, to = to }
+    out[to] = ids
+    moves[#moves + 1] = ids
+  end
+  ids[#ids + 1] = id
 end
 
 -- task: {id, key, state, version, lane}. The caller has looked at the state; an edge that does not
 -- exist is a bug of ours: it is refused, counted and told, never written.
 local function move(task, to, ...)
-  if not EDGES[task.state][to] then
+  local from, version = task.state, task.version + 1
+  if not EDGES[from][to] then
     redis.call('HINCRBY', STATS, 'illegal:' .. task.state .. '>' .. to, 1)
     redis.log(redis.LOG_WARNING, 'tasksched: illegal move ' .. task.id .. ' ' .. task.state .. '>' .. to)
     return false
   end
-  redis.call('HSET', task.key, 'state', to, 'version', task.version + 1, ...)
-  note(task.id, task.lane, task.state, to)
-  task.state, task.version = to, task.version + 1
+  redis.call('HSET', task.key, 'state', to, 'version', version, ...)
+  note(task.lane, from, to, task.id)
+  task.state, task.version = to, version
   return true
 end
 
--- A record that did not exist before; fields: a flat list, without the state.
-local function create(task, fields)
-  redis.call('HSET', task.key, 'state', 'PENDING', unpack(fields))
-  task.state, task.version = 'PENDING', 1
-  note(task.id, task.lane, nil, 'PENDING')
+-- A record that did not exist before, with its fields but the state.
+local function create(lane, id, key, ...)
+  redis.call('HSET', key, 'state', 'PENDING', ...)
+  note(lane, NEW, 'PENDING', id)
 end
 
 -- A waiting task changes its lane: the gauges follow.
 local function transfer(task, from, to)
   if from.tenant == to.tenant and from.queue == to.queue then return end
-  add(counted, from.tenant .. ':' .. from.queue .. ':PENDING', -1)
-  add(counted, to.tenant .. ':' .. to.queue .. ':PENDING', 1)
+  bump(from.tenant .. ':' .. from.queue .. ':PENDING', -1)
+  bump(to.tenant .. ':' .. to.queue .. ':PENDING', 1)
+end
+
+-- Adds to many counters of a hash by one read and one write.
+local function raise(key, changes)
+  local names, values, n = {}, {}, 0
+  for name, by in pairs(changes) do
+    if by ~= 0 then
+      n = n + 1
+      names[n] = name
+    end
+  end
+  if n == 0 then return end
+  local before = redis.call('HMGET', key, unpack(names))
+  for at = 1, n do
+    values[2 * at - 1] = names[at]
+    values[2 * at] = (tonumber(before[at]) or 0) + changes[names[at]]
+  end
+  redis.call('HSET', key, unpack(values))
 end
 
 local function tell(now)
-  for field, by in pairs(counted) do
-    if by ~= 0 then redis.call('HINCRBY', COUNTS, field, by) end
+  local totals, told, fields = {}, {}, {}
+  for _, ids in ipairs(moves) do
+    local lane, to, n = ids.lane, ids.to, #ids
+    local owner = lane.tenant .. ':' .. lane.queue .. ':'
+    if ids.from ~= NEW then bump(owner .. ids.from, -n) end
+    bump(owner .. to, n)
+    local total = lane.queue .. ':' .. to
+    totals[total] = (totals[total] or 0) + n
+    local text = table.concat(ids, ' ')
+    told[to] = told[to] and told[to] .. ' ' .. text or text
   end
-  local fields = {}
-  for field, by in pairs(totals) do redis.call('HINCRBY', STATS, field, by) end
-  for state, ids in pairs(noted) do
+  raise(COUNTS, gauges)
+  raise(STATS, totals)
+  for state, text in pairs(told) do
     fields[#fields + 1] = state
-    fields[#fields + 1] = table.concat(ids, ' ')
+    fields[#fields + 1] = text
   end
   if #fields > 0 then
     redis.call('XADD', EVENTS, 'MAXLEN', '~', 10000, '*', 'ms', now, unpack(fields))

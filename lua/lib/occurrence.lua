@@ -110,7 +110,7 @@ local function make_occurrence(schedule, run, now)
   copy('held_due_ms', run.held_due_ms)
   copy('by_hand', run.by_hand)
   if schedule.body then redis.call('COPY', SCHEDULE .. schedule.ref .. ':body', BODY .. id) end
-  create({ id = id, key = key, lane = lane }, fields)
+  create(lane, id, key, unpack(fields))
   due_add(lane, id, run.due_ms)
   redis.call('SADD', (run.by_hand and EXTRA or OPEN) .. schedule.ref, id)
   return id

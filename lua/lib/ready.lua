@@ -1,7 +1,7 @@
 -- ready: the only code that adds to the ready streams: the bounded window that workers read.
 local TAKE_BY_MS = 30000   -- a dispatched task nobody took is looked at again after this
 local WINDOW = 64          -- entries waiting in one stream, unless the dispatcher set another
-local watching = {}
+local watching, take_by = {}, nil
 
 local function is_live(route, now) 
   local until_ms = tonumber(redis.call('ZSCORE', ROUTES, route))
@@ -39,11 +39,16 @@ local function open_stream(stream)
 end
 
 local function hand_over(task, now)
-  open_stream(task.lane.stream)
-  local entry = redis.call('XADD', READY .. task.lane.stream, '*', 'id', task.id)
+  local lane = task.lane
+  if not lane.ready then
+    open_stream(lane.stream)
+    lane.ready = READY .. lane.stream
+    take_by = take_by or now + TAKE_BY_MS .. ''
+  end
+  local entry = redis.call('XADD', lane.ready, '*', 'id', task.id)
   move(task, 'QUEUED', 'queued_ms', now, 'entry', entry)
-  watching[#watching + 1] = now + TAKE_BY_MS
-  watching[#watching + 1] = task.id
+  local n = #watching
+  watching[n + 1], watching[n + 2] = take_by, task.id
 end
 
 local function ready_flush()

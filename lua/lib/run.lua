@@ -7,13 +7,14 @@ local unwatched = {}
 
 local function read_run(id)
   local key = TASK .. id
-  local v = redis.call('HMGET', key, 'state', 'version', 'lane', 'fence', 'entry', 'outcome', 'cancel_requested',
-    'due_ms', 'uncounted', 'lost', 'attempt')
+  local v = redis.call('HMGET', key, 'state', 'version', 'lane', 'fence', 'entry', 'cancel_requested', 'lost',
+    'attempt', 'payload', 'body', 'outcome', 'error')
   if not v[1] then return nil end
   return {
     id = id, key = key, state = v[1], version = tonumber(v[2]) or 1, lane = lane_of(v[3]), fence = v[4],
-    entry = v[5], outcome = v[6], cancelled = v[7] == '1', due_ms = tonumber(v[8]),
-    uncounted = tonumber(v[9]) or 0, lost = tonumber(v[10]) or 0, attempt = v[11],
+    entry = v[5], cancelled = v[6] == '1', lost = tonumber(v[7]) or 0, attempt = v[8],
+    stored = RECORD_BYTES + #(v[9] or '') + (v[10] or 0), outcome = v[11], old_error = v[12] or '',
+    bytes = false, due_ms = false, will = false, state_after = false,
   }
 end
 
@@ -36,9 +37,26 @@ local function target_state(task, outcome, due_ms)
   return 'FAILED'
 end
 
+-- What is left when an attempt ended: the next waits, or the verdict stands.
+local function close(task, to, now)
+  if to == 'PENDING' then due_add(task.lane, task.id, task.due_ms) else conclude(task, now) end
+  unwatched[#unwatched + 1] = task.id
+  ack(task.lane.stream, task.entry)
+  return to
+end
+
 -- ending: {outcome, due_ms, error, result, reason}. Returns the state the task has now.
 local function end_attempt(task, ending, now)
   local to = target_state(task, ending.outcome, ending.due_ms)
+  if to == 'SUCCESS' and task.lost == 0 and ending.error == '' then
+    task.bytes = task.stored + #task.old_error + #ending.result   -- as stored_bytes would count
+    if ending.result == '' then
+      move(task, to, 'outcome', 'SUCCEEDED', 'ended_ms', now, 'finished_ms', now)
+    else
+      move(task, to, 'outcome', 'SUCCEEDED', 'ended_ms', now, 'finished_ms', now, 'result', ending.result)
+    end
+    return close(task, to, now)
+  end
   local outcome = to == 'CANCELLED' and 'CANCELLED' or ending.outcome
   local fields = { 'outcome', outcome, 'ended_ms', now }
   local function keep(name, value)
@@ -46,10 +64,10 @@ local function end_attempt(task, ending, now)
     fields[#fields + 1] = value
   end
   if ending.error ~= '' then keep('error', ending.error) end
-  if ending.outcome == 'RELEASED' then keep('uncounted', task.uncounted + 1) end
+  if ending.outcome == 'RELEASED' then keep('uncounted', (tonumber(redis.call('HGET', task.key, 'uncounted')) or 0) + 1) end
   if ending.outcome == 'LOST' then keep('lost', task.lost + 1) elseif task.lost > 0 then keep('lost', 0) end
   if to == 'PENDING' then
-    task.due_ms = ending.due_ms or task.due_ms
+    task.due_ms = ending.due_ms or tonumber(redis.call('HGET', task.key, 'due_ms'))
     keep('due_ms', task.due_ms)
   else
     keep('finished_ms', now)
@@ -57,10 +75,7 @@ local function end_attempt(task, ending, now)
     if ending.result ~= '' and to == 'SUCCESS' then keep('result', ending.result) end
   end
   move(task, to, unpack(fields))
-  if to == 'PENDING' then due_add(task.lane, task.id, task.due_ms) else conclude(task, now) end
-  unwatched[#unwatched + 1] = task.id
-  ack(task.lane.stream, task.entry)
-  return to
+  return close(task, to, now)
 end
 
 local function run_flush(now)

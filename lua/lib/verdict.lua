@@ -1,6 +1,7 @@
 -- verdict: what follows from a final state, in the same script that records it: the index that
 -- retention and lists use, the bytes it will free, and the word to those who wait for the result.
 local concluded, finished = {}, {}
+local SAID = { SUCCESS = ':SUCCESS ', FAILED = ':FAILED ', CANCELLED = ':CANCELLED ' }
 local RECORD_BYTES = 400   -- of a record beside its payload, result and error
 local OCCURRENCE = 114     -- 'r', with which the id of every occurrence begins
 
@@ -10,16 +11,18 @@ local function stored_bytes(key)
 end
 
 local function conclude(task, now)
-  local index = shard .. (task.state == 'FAILED' and ':dead:' or ':done:') .. task.lane.tenant
-  local batch = concluded[index]
+  local lane, where = task.lane, task.state == 'FAILED' and ':dead:' or ':done:'
+  local batch = lane[where]
   if not batch then
-    batch = { tenant = task.lane.tenant, bytes = 0 }
-    concluded[index] = batch
+    local index = shard .. where .. lane.tenant
+    batch = concluded[index] or { tenant = lane.tenant, bytes = 0 }
+    concluded[index], lane[where] = batch, batch
   end
-  batch[#batch + 1] = now
-  batch[#batch + 1] = task.id
-  batch.bytes = batch.bytes + stored_bytes(task.key)
-  finished[#finished + 1] = task.id .. ':' .. task.state
+  local n = #batch
+  batch[n + 1], batch[n + 2] = now, task.id
+  batch.bytes = batch.bytes + (task.bytes or stored_bytes(task.key))
+  n = #finished
+  finished[n + 1], finished[n + 2] = task.id, SAID[task.state]
   if string.byte(task.id) == OCCURRENCE then follow(task, now) end
 end
 
@@ -35,7 +38,7 @@ local function verdict_flush()
   for index, batch in pairs(concluded) do
     redis.call('ZADD', index, unpack(batch))
     redis.call('SADD', shard .. ':tenants', batch.tenant)
-    redis.call('HINCRBY', COUNTS, 'bytes:' .. batch.tenant, batch.bytes)
+    bump('bytes:' .. batch.tenant, batch.bytes)
   end
-  redis.call('SPUBLISH', FINISHED, table.concat(finished, ' '))
+  redis.call('SPUBLISH', FINISHED, string.sub(table.concat(finished), 1, -2))
 end

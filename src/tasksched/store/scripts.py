@@ -118,24 +118,27 @@ def _locals(slots: dict[str, list[tuple[str, str]]]) -> list[str]:
     lines += [
         f"local rows = (#ARGV - {scalars}) / {width}",
         "if rows % 1 ~= 0 or rows < 1 then return redis.error_reply('BADARG count') end",
+        "local argv = ARGV",
         "local function row(n)",
         f"  local at = {scalars} + (n - 1) * {width}",
         "  return "
-        + ", ".join(_decoded(f"ARGV[at + {n}]", kind) for n, (_, kind) in enumerate(columns, 1)),
+        + ", ".join(_decoded(f"argv[at + {n}]", kind) for n, (_, kind) in enumerate(columns, 1)),
         "end",
     ]
     numbers = [(n, c, kind) for n, (c, kind) in enumerate(columns, 1) if kind in {"int", "opt"}]
     if numbers:
         lines.append(f"for n = 1, rows do local at = {scalars} + (n - 1) * {width}")
         for n, column, kind in numbers:
-            lines.append(f"  local {column} = {_decoded(f'ARGV[at + {n}]', kind)}")
-            lines += _check(column, f"ARGV[at + {n}]", kind, f"'row ' .. n .. ': {column}'")
+            lines.append(f"  local {column} = {_decoded(f'argv[at + {n}]', kind)}")
+            lines += _check(column, f"argv[at + {n}]", kind, f"'row ' .. n .. ': {column}'")
         lines.append("end")
     return lines
 
 
 def _decoded(value: str, kind: str) -> str:
-    return f"tonumber({value})" if kind in {"int", "opt"} else value
+    if kind == "opt":  # most are empty: that needs no call
+        return f"{value} ~= '' and tonumber({value}) or nil"
+    return f"tonumber({value})" if kind == "int" else value
 
 
 def _check(local: str, value: str, kind: str, what: str) -> list[str]:
