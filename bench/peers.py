@@ -27,10 +27,11 @@ def drain(name: str, server: Server, count: int) -> dict[str, Any]:
     """What a row of ``drain`` says, for a peer."""
     home = Path(os.environ.get("BENCH_PEERS", Path(tempfile.gettempdir()) / "ts-bench-peers"))
     home.mkdir(exist_ok=True)
-    runs = Path(tempfile.mkdtemp(prefix="ts-bench-")) / "runs"
     meter = Meter(server)
-    measured: dict[str, Any] = _PEERS[name](home, server, count, runs, meter)
-    numbers = [number for number, _ in read_runs(runs)]
+    with tempfile.TemporaryDirectory(prefix="ts-bench-") as directory:
+        runs = Path(directory) / "runs"
+        measured: dict[str, Any] = _PEERS[name](home, server, count, runs, meter)
+        numbers = [number for number, _ in read_runs(runs)]
     audit = {"lost": count - len(set(numbers)), "doubled": len(numbers) - len(set(numbers))}
     meter.close()
     return {"name": name, **measured, "audit": audit}

@@ -30,10 +30,12 @@ class Job:
     server: str = "valkey"
     aof: str | None = None  # None = as the question wants it
     peer: str | None = None
+    pin: bool = False
 
     def sealed(self, result: Mapping[str, Any], server: Server) -> dict[str, Any]:
         """The result with what makes it readable: the question, the length and the machine."""
-        return {"scenario": self.scenario, "length": self.length, **result, **facts(server)}
+        asked = {"scenario": self.scenario, "length": self.length, "pinned": self.pin}
+        return {**asked, **result, **facts(server)}
 
 
 @cache

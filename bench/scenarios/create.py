@@ -13,7 +13,7 @@ import uvloop
 from bench.floor.plain import Floor
 from bench.measure import Cost, Meter, median, us
 from bench.scenarios.common import PAD, PAYLOAD, Job
-from bench.servers import running
+from bench.servers import pin, running
 
 from tasksched import App, clock
 from tasksched.model import ids
@@ -46,9 +46,9 @@ class Stretches:
         costs = self.costs[name]
         return {
             "rate": round(median([count / cost.wall_s for count, cost in costs])),
-            "client_us": median([us(cost.client_s, count) for count, cost in costs]),
-            "redis_us": median([us(cost.redis_s, count) for count, cost in costs]),
-            "wall_us": median([us(cost.wall_s, count) for count, cost in costs]),
+            "client_us": round(median([us(cost.client_s, count) for count, cost in costs]), 1),
+            "redis_us": round(median([us(cost.redis_s, count) for count, cost in costs]), 1),
+            "wall_us": round(median([us(cost.wall_s, count) for count, cost in costs]), 1),
         }
 
 
@@ -130,6 +130,8 @@ async def _measured(
 
 def run(job: Job) -> dict[str, Any]:
     with running(job.server, aof=job.aof or AOF) as server:
+        if job.pin:
+            pin(server)
         meter = Meter(server)
         stretches = Stretches(meter)
         uvloop.run(_work(job, server.url, stretches, meter.client.flushall))

@@ -14,7 +14,7 @@ import uvloop
 from bench.floor.plain import Floor
 from bench.measure import Cost, Meter, median, us
 from bench.scenarios.common import HANDLER, PAYLOAD, Job, audit_records, spec_of
-from bench.servers import running
+from bench.servers import pin, running
 
 from tasksched import clock
 from tasksched.model import ids
@@ -149,6 +149,8 @@ async def _walk(job: Job, url: str, book: Book) -> Lives:
 
 def run(job: Job) -> dict[str, Any]:
     with running(job.server, aof=job.aof or AOF) as server:
+        if job.pin:
+            pin(server)
         meter = Meter(server)
         book = Book(meter)
         lives = uvloop.run(_walk(job, server.url, book))

@@ -15,7 +15,7 @@ from bench.measure import percentiles
 from bench.run import SCENARIOS, clean
 
 HOME = Path(__file__).resolve().parent.parent.parent
-MACHINE = {"at", "commit", "server", "aof", "python", "redis_py", "cpu", "cores", "load"}
+MACHINE = {"pinned", "at", "commit", "server", "aof", "python", "redis_py", "cpu", "cores", "load"}
 
 STORE = {
     "create": {"share_of_plain", "bulk", "plain_bulk", "single", "plain_single"},
