@@ -46,14 +46,16 @@ async def in_parallel(work: list[Awaitable[Any]]) -> None:
 
 
 async def fire_all(recurring: Recurring) -> int:
-    """The firing loop of a scheduler, until nothing is owed; how many fired."""
-    fired = 0
-    for shard in range(SHARDS):
-        more = True
+    """The firing loops of a scheduler, one a shard, until nothing is owed; how many fired."""
+
+    async def drive(shard: int) -> int:
+        fired, more = 0, True
         while more:
             count, more = await fire_owed(recurring.schedules, shard)
             fired += count
-    return fired
+        return fired
+
+    return sum(await asyncio.gather(*(drive(shard) for shard in range(SHARDS))))
 
 
 async def _midnight(job: Job, url: str, meter: Meter) -> dict[str, Any]:

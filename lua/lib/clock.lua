@@ -3,8 +3,6 @@
 -- enough that with a short lease the pause is not taken for an outage). When more than a third of a
 -- lease passed since, no heartbeat can have arrived: nothing is reaped for one full lease more
 -- (`hold_ms`), so that an outage costs no live run its attempt.
-local redis, string, table, tonumber, unpack, ipairs, pairs = redis, string, table, tonumber, unpack, ipairs, pairs
-
 local function read_clock(now_ms)
   if now_ms == 0 then
     local t = redis.call('TIME')

@@ -9,6 +9,7 @@ local EDGES = {
   CANCELLED = { PENDING = true },
 }
 local NEW = 'NEW'
+local EVENTS_MAX = 1000   -- entries of up to a batch of ids each: at most about 5 MB a shard
 local moves, gauges = {}, {}
 
 local function bump(field, by) gauges[field] = (gauges[field] or 0) + by end
@@ -67,6 +68,7 @@ local function raise(key, changes)
     end
   end
   if n == 0 then return end
+  if n == 1 then return redis.call('HINCRBY', key, names[1], changes[names[1]]) end
   local before = redis.call('HMGET', key, unpack(names))
   for at = 1, n do
     values[2 * at - 1] = names[at]
@@ -94,6 +96,6 @@ local function tell(now)
     fields[#fields + 1] = text
   end
   if #fields > 0 then
-    redis.call('XADD', EVENTS, 'MAXLEN', '~', 10000, '*', 'ms', now, unpack(fields))
+    redis.call('XADD', EVENTS, 'MAXLEN', '~', EVENTS_MAX, '*', 'ms', now, unpack(fields))
   end
 end
