@@ -40,7 +40,6 @@ class Settings:
     lease_ms: int = 30_000
     payload_bytes_max: int = 256 * 1024
     result_bytes_max: int = 64 * 1024
-    error_bytes_max: int = 8 * 1024
 
     queues: tuple[str, ...] = ("*",)
     concurrency: int = 100
