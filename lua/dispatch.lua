@@ -19,6 +19,8 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/ready
+-- @include lib/dead
+-- @include lib/notify
 -- @include lib/occurrence
 -- @include lib/verdict
 -- @include lib/expire
@@ -74,7 +76,7 @@ local function serve_stream(stream, room)
     local turn = redis.call('ZRANGE', turns, 0, 0, 'WITHSCORES')
     if not turn[1] then break end
     local lane = lane_in(stream, turn[1])
-    local weight = alone and 1 or tonumber(redis.call('HGET', CONF, 'weight:' .. turn[1])) or 1
+    local weight = alone and 1 or tonumber(setting('weight:' .. turn[1])) or 1
     local most = math.min(room, left, alone and left or math.max(1, math.floor(QUANTUM * weight)))
     local n, head_ms = serve_lane(lane, most)
     room, left, served = room - n, left - math.max(n, 1), served + n

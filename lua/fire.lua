@@ -18,6 +18,8 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
+-- @include lib/dead
+-- @include lib/notify
 -- @include lib/occurrence
 -- @include lib/verdict
 -- @include lib/waiting
@@ -51,7 +53,7 @@ end
 
 for at = 1, rows do
   local ref, version, expected, next_ms, settled, runs, skipped = row(at)
-  local one = { next_ms = next_ms, settled = settled, runs = runs_of(runs), skipped = skips_of(skipped) }
+  local one = { expected = string.format('%.0f', expected), next_ms = next_ms, settled = settled, runs = runs_of(runs), skipped = skips_of(skipped) }
   local refused = not one.runs and 'runs' or not one.skipped and 'skipped' or settled < expected and 'settled'
     or next_ms and next_ms <= settled and 'next_ms'
   if refused then return redis.error_reply('BADARG row ' .. at .. ': ' .. refused) end
@@ -140,6 +142,7 @@ for _, one in ipairs(firing) do
   for _, skip in ipairs(one.skipped) do
     ledger(schedule, skip.outcome, skip.first_ms, skip.last_ms, skip.count, skip.note)
   end
+  if one.skipped[1] then notify_schedule(schedule, 'missed', one.expected, now) end
   keep_schedule(schedule, 'last_ms', one.settled)
   if schedule.tzdata then keep_schedule(schedule, 'tzdata', tzdata) end
   if schedule.kind == 'delay' then fire_chain(schedule, one) else fire_rule(schedule, one) end

@@ -31,6 +31,10 @@ for at = 1, rows do
 end
 
 keep_clock(now, seen)
-if #watch > 0 then redis.call('ZADD', WATCH, unpack(watch)) end
-for id, progress in pairs(progressed) do redis.call('HSET', TASK .. id, 'progress', progress) end
+-- A lease only grows: a beat that was under way when its run was deferred must not shorten the longer one.
+if #watch > 0 then redis.call('ZADD', WATCH, 'GT', unpack(watch)) end
+for id, progress in pairs(progressed) do
+  redis.call('HSET', TASK .. id, 'progress', progress)
+  redis.call('SPUBLISH', LIVE, id)
+end
 return reply

@@ -15,6 +15,8 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
+-- @include lib/dead
+-- @include lib/notify
 -- @include lib/occurrence
 -- @include lib/verdict
 -- @include lib/waiting

@@ -19,39 +19,27 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
+-- @include lib/dead
+-- @include lib/notify
 -- @include lib/occurrence
 -- @include lib/verdict
--- @include lib/waiting
+-- @include lib/remove
 local now, seen = read_clock(now_ms)
 keep_clock(now, seen)
 local done, dead = shard .. ':done:' .. tenant, shard .. ':dead:' .. tenant
 local bytes = tonumber(redis.call('HGET', COUNTS, 'bytes:' .. tenant)) or 0
 local removed = 0
 
-local function leave_stub(id, created_ms, fingerprint)
-  local until_ms = created_ms + (fingerprint and keyed_ms or unkeyed_ms)
-  if until_ms <= now then return end
-  local left = string.format('%.0f', until_ms - now)
-  redis.call('SET', STUB .. id, string.format('%.0f', until_ms) .. ' ' .. (fingerprint or ''), 'PX', left)
-end
-
 local function remove(index, id)
-  local key = TASK .. id
-  local v = redis.call('HMGET', key, 'state', 'lane', 'created_ms', 'fingerprint')
-  redis.call('ZREM', index, id)
+  local state = redis.call('HGET', TASK .. id, 'state')
   removed = removed + 1
-  local kept = index == dead and v[1] == 'FAILED' or index == done and (v[1] == 'SUCCESS' or v[1] == 'CANCELLED')
-  if not kept then
+  local kept = index == dead and state == 'FAILED' or index == done and (state == 'SUCCESS' or state == 'CANCELLED')
+  if kept then
+    bytes = bytes - remove_task(id, now)
+  else
+    redis.call('ZREM', index, id)
     redis.call('HINCRBY', STATS, 'stray:finished', 1)
-    return
   end
-  local size = stored_bytes(key)
-  local owner = tenant .. ':' .. lane_of(v[2]).queue .. ':'
-  redis.call('HINCRBY', COUNTS, owner .. v[1], -1)
-  redis.call('HINCRBY', COUNTS, 'bytes:' .. tenant, -size)
-  bytes = bytes - size
-  leave_stub(id, tonumber(v[3]), v[4])
-  redis.call('UNLINK', key, BODY .. id, shard .. ':attempts:' .. id)
 end
 
 local function prune_old(index, age_ms)

@@ -21,6 +21,7 @@
 --       payload      bytes  '=bytes'; empty = none
 --       options      str
 --       lease_ms     opt
+--       wants        str    the events somebody is told about; may be empty
 --       next_ms      opt    first nominal time owed; empty = none
 --       fingerprint  str    of the normalised definition
 --       tzdata       str    release of the zone data that next_ms depends on; empty = on none
@@ -32,6 +33,8 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
+-- @include lib/dead
+-- @include lib/notify
 -- @include lib/occurrence
 -- @include lib/verdict
 -- @include lib/waiting
@@ -93,11 +96,11 @@ local fields = {
   kind = kind, rule = rule, policy = policy ~= '' and policy, lane = lane, fingerprint = fingerprint,
   overlap = overlap ~= '' and overlap ~= 'skip' and overlap, after = after == 'success' and after,
   owner = owner ~= '' and owner, options = options ~= '' and options, delay_ms = delay_ms, jitter_ms = jitter_ms,
-  ['end_ms'] = end_ms, max_runs = max_runs, lease_ms = lease_ms, tzdata = tzdata ~= '' and tzdata,
+  ['end_ms'] = end_ms, max_runs = max_runs, lease_ms = lease_ms, wants = wants ~= '' and wants, tzdata = tzdata ~= '' and tzdata,
   payload = not body and payload ~= '' and string.sub(payload, 2), body = body and #payload - 1,
 }
 for _, field in ipairs({ 'kind', 'rule', 'policy', 'lane', 'fingerprint', 'overlap', 'after', 'owner', 'options',
-  'delay_ms', 'jitter_ms', 'end_ms', 'max_runs', 'lease_ms', 'tzdata', 'payload', 'body' }) do
+  'delay_ms', 'jitter_ms', 'end_ms', 'max_runs', 'lease_ms', 'wants', 'tzdata', 'payload', 'body' }) do
   keep_schedule(schedule, field, fields[field] or nil)
 end
 if body then redis.call('SET', schedule.key .. ':body', string.sub(payload, 2)) else redis.call('DEL', schedule.key .. ':body') end
@@ -105,8 +108,8 @@ if body then redis.call('SET', schedule.key .. ':body', string.sub(payload, 2)) 
 -- A waiting head of a chain follows the template.
 local function rewrite(head)
   put_head(head, head.due_ms, to_lane, 'schedule_version', schedule.version)
-  redis.call('HDEL', head.key, 'payload', 'options', 'lease_ms', 'body')
-  for _, field in ipairs({ 'payload', 'options', 'lease_ms', 'body' }) do
+  redis.call('HDEL', head.key, 'payload', 'options', 'lease_ms', 'wants', 'body')
+  for _, field in ipairs({ 'payload', 'options', 'lease_ms', 'wants', 'body' }) do
     if schedule[field] then redis.call('HSET', head.key, field, schedule[field]) end
   end
   if body then redis.call('COPY', schedule.key .. ':body', BODY .. head.id, 'REPLACE') else redis.call('DEL', BODY .. head.id) end

@@ -11,6 +11,7 @@
 --       fingerprint   str    of a keyed command; empty without a key
 --       expires_ms    opt    no first start after it
 --       lease_ms      opt    when not the namespace's
+--       wants         str    the events somebody is told about: 'failed succeeded'; may be empty
 -- REPLY now_ms, then (row, word) for each row not created: 'exists' the task is there (same
 --       fingerprint, or no key: a replay), 'reused' its fingerprint differs, 'gone' retention took it
 -- COST  O(rows · log tasks)
@@ -71,7 +72,7 @@ local function may_start(lane, expires_ms)
 end
 
 -- A record with fields that most do not have.
-local function create_rare(lane, id, key, due_ms, payload, options, fingerprint, expires_ms, lease_ms)
+local function create_rare(lane, id, key, due_ms, payload, options, fingerprint, expires_ms, lease_ms, wants)
   local fields = { 'due_ms', due_ms, 'lane', lane.text, 'created_ms', now }
   local function keep(name, value)
     fields[#fields + 1] = name
@@ -86,6 +87,7 @@ local function create_rare(lane, id, key, due_ms, payload, options, fingerprint,
   if options ~= '' then keep('options', options) end
   if fingerprint ~= '' then keep('fingerprint', fingerprint) end
   if lease_ms then keep('lease_ms', lease_ms) end
+  if wants ~= '' then keep('wants', wants) end
   if expires_ms then
     keep('expires_ms', expires_ms)
     redis.call('ZADD', EXPIRY, expires_ms, id)
@@ -95,7 +97,7 @@ end
 
 keep_clock(now, seen)
 for at = 1, rows do
-  local id, lane_text, _, payload, options, fingerprint, expires_ms, lease_ms = row(at)
+  local id, lane_text, _, payload, options, fingerprint, expires_ms, lease_ms, wants = row(at)
   local key, lane, due_ms = keys[at], lanes_read[lane_text], dues[at]
   if words[at] then
     reply[#reply + 1] = at
@@ -104,7 +106,7 @@ for at = 1, rows do
     if options == '' and fingerprint == '' and not (expires_ms or lease_ms) and #payload <= INLINE_MAX and payload ~= '' then
       create(lane, id, key, 'due_ms', due_ms, 'lane', lane_text, 'created_ms', now, 'payload', payload)
     else
-      create_rare(lane, id, key, due_ms, payload, options, fingerprint, expires_ms, lease_ms)
+      create_rare(lane, id, key, due_ms, payload, options, fingerprint, expires_ms, lease_ms, wants)
     end
     if due_ms <= now and not overtakes and may_start(lane, expires_ms) then
       hand_over({ id = id, key = key, lane = lane, state = 'PENDING', version = 1 }, now)

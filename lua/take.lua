@@ -9,7 +9,7 @@
 --       lease_ms  int    of a task that sets none
 --       server    str    run id of the server as the caller knows it
 -- REPLY now_ms, more (1 = a stream may hold more), then a grant a task: state, entry, lane, due_ms,
---       created_ms, attempt, fence, options, payload, lease_ms, uncounted, lost, expires_ms, id, nominal_ms
+--       created_ms, attempt, fence, options, payload, lease_ms, uncounted, lost, expires_ms, id, nominal_ms, schedule
 -- ERR   UNANNOUNCED  this shard does not know the worker (any more)
 -- COST  O(slots + ready streams)
 --
@@ -23,6 +23,8 @@
 -- @include lib/ready
 -- @include lib/acks
 -- @include lib/archive
+-- @include lib/dead
+-- @include lib/notify
 -- @include lib/occurrence
 -- @include lib/verdict
 -- @include lib/expire
@@ -39,14 +41,14 @@ slots = math.min(slots, SLOTS_MAX)
 
 local function grant_of(key)
   return redis.call('HMGET', key, 'state', 'entry', 'lane', 'due_ms', 'created_ms', 'attempt', 'fence',
-    'options', 'payload', 'lease_ms', 'uncounted', 'lost', 'expires_ms', 'version', 'body', 'nominal_ms')
+    'options', 'payload', 'lease_ms', 'uncounted', 'lost', 'expires_ms', 'version', 'body', 'nominal_ms', 'schedule')
 end
 
--- grant: the reply's row. The slots of what only this script needs carry the id and the nominal time.
+-- grant: the reply's row. The slots of what only this script needs carry what follows them.
 local function complete(grant, id, attempt, fence)
   if grant[15] then grant[9] = redis.call('GET', BODY .. id) end
-  grant[1], grant[6], grant[7], grant[14], grant[15] = 'RUNNING', attempt, fence, id, grant[16]
-  grant[16] = nil
+  grant[1], grant[6], grant[7], grant[14], grant[15], grant[16] = 'RUNNING', attempt, fence, id, grant[16], grant[17]
+  grant[17] = nil
   return grant
 end
 

@@ -3,7 +3,7 @@ local EXPIRE_MAX = 100
 
 local function expire(task, now)
   local error = '{"type":"Expired","message":"expires_at passed before the first start"}'
-  if move(task, 'FAILED', 'finished_ms', now, 'reason', 'expired', 'error', error) then
+  if move(task, 'FAILED', 'finished_ms', now, 'reason', 'expired', 'failure', 'expired', 'error', error) then
     conclude(task, now)
     redis.call('ZREM', EXPIRY, task.id)
   end

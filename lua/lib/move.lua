@@ -77,6 +77,9 @@ local function raise(key, changes)
   redis.call('HSET', key, unpack(values))
 end
 
+-- What the first move into a lane, or one back to it, is called in the log of events.
+local TOLD = { [NEW] = 'CREATED', RUNNING = 'RETRYING', FAILED = 'REDRIVEN', CANCELLED = 'REDRIVEN' }
+
 local function tell(now)
   local totals, told, fields = {}, {}, {}
   for _, ids in ipairs(moves) do
@@ -87,12 +90,13 @@ local function tell(now)
     local total = lane.queue .. ':' .. to
     totals[total] = (totals[total] or 0) + n
     local text = table.concat(ids, ' ')
-    told[to] = told[to] and told[to] .. ' ' .. text or text
+    local event = owner .. (to == 'PENDING' and TOLD[ids.from] or to)
+    told[event] = told[event] and told[event] .. ' ' .. text or text
   end
   raise(COUNTS, gauges)
   raise(STATS, totals)
-  for state, text in pairs(told) do
-    fields[#fields + 1] = state
+  for event, text in pairs(told) do
+    fields[#fields + 1] = event
     fields[#fields + 1] = text
   end
   if #fields > 0 then

@@ -7,10 +7,9 @@ local SCHEDULE, SCHEDULES, OPEN = shard .. ':schedule:', shard .. ':schedules', 
 local CATCHUP, LEDGER, EXTRA = shard .. ':catchup:', shard .. ':ledger:', shard .. ':extra:'
 local HELD_MS = 253402300799999   -- the due time of an occurrence that a pause holds: not in this age
 local LEDGER_MAX = 100
-local ALPHABET = '0123456789abcdefghjkmnpqrstvwxyz'
 local SCHEDULE_FIELDS = { 'status', 'version', 'generation', 'lane', 'payload', 'body', 'options', 'lease_ms', 'overlap',
   'held', 'head', 'number', 'delay_ms', 'after', 'runs', 'max_runs', 'end_ms', 'next_ms', 'jitter_ms', 'catching',
-  'last_ms', 'kind', 'op', 'held_next_ms', 'tzdata' }
+  'last_ms', 'kind', 'op', 'held_next_ms', 'tzdata', 'wants' }
 local schedules_read = {}
 
 -- ref is 'tenant:id'. Numbers stay text, as stored; `set` collects what schedule_flush writes.
@@ -82,10 +81,14 @@ local function ledger(schedule, outcome, first_ms, last_ms, count, note)
 end
 
 local function occurrence_id(schedule, what)
-  local number = tonumber(string.match(shard, ':(%d+)}$'))
-  local high, low = math.floor(number / 32) + 1, number % 32 + 1
-  return 'r' .. string.sub(redis.sha1hex(schedule.ref .. '/' .. schedule.generation .. '/' .. what), 1, 20)
-    .. string.sub(ALPHABET, high, high) .. string.sub(ALPHABET, low, low)
+  return derived_id('r', schedule.ref .. '/' .. schedule.generation .. '/' .. what)
+end
+
+-- 'missed' or 'blocked'; `what` tells one such event of the schedule from the next.
+local function notify_schedule(schedule, word, what, now)
+  local lane = lane_of(schedule.lane)
+  if not is_wanted(lane.tenant, schedule.wants, word) then return end
+  notify(lane, 'schedule.' .. word, schedule.ref, schedule.generation .. '/' .. what, now)
 end
 
 -- run: {what, nominal_ms, due_ms, missed, held_due_ms, by_hand}. Returns the id, or nil where the
@@ -105,6 +108,7 @@ local function make_occurrence(schedule, run, now)
   copy('payload', schedule.payload)
   copy('options', schedule.options)
   copy('lease_ms', schedule.lease_ms)
+  copy('wants', schedule.wants)
   copy('body', schedule.body)
   copy('missed', run.missed and run.missed > 0 and run.missed)
   copy('held_due_ms', run.held_due_ms)
@@ -185,6 +189,7 @@ local function follow_head(schedule, task, now)
     -- Who paused it decides when it goes on.
     local status = schedule.status == 'PAUSED' and 'PAUSED' or 'BLOCKED'
     turn(schedule, status, 'occurrence ' .. task.id .. ' is ' .. task.state)
+    if status == 'BLOCKED' then notify_schedule(schedule, 'blocked', task.id, now) end
     return
   end
   if schedule.status ~= 'ACTIVE' then turn(schedule, schedule.status == 'BLOCKED' and 'ACTIVE' or schedule.status) end

@@ -10,11 +10,12 @@ from typing import Any
 
 import redis
 
-from tasksched.model.states import EDGES, FINAL, WAITING
+from tasksched.model.states import EDGES, FINAL, STATES, WAITING
 from tasksched.store.keys import NamespaceKeys, ShardKeys
 
 RECORD_BYTES = 400  # of a finished record beside its payload, result and error
 HELD = {"QUEUED", "RUNNING"}
+FLEETING = (":stub:", ":worker:", ":purged:")  # these keys go by themselves
 
 
 class Stream(dict[str, str]):
@@ -93,7 +94,7 @@ class Audit:
 
     def __init__(self, plain: redis.Redis, keys: ShardKeys, now_ms: int) -> None:
         dump = read_dump(plain)
-        self.ttl = {key: plain.pttl(key) for key in dump if ":stub:" in key or ":worker:" in key}
+        self.ttl = {key: plain.pttl(key) for key in dump if any(kind in key for kind in FLEETING)}
         self.keys, self.now_ms = keys, now_ms
         self.all = dump
         self.dump = {k: v for k, v in dump.items() if k.startswith(keys.shard + ":")}
@@ -127,6 +128,7 @@ class Audit:
         yield from self.streams_stand_in_one_place()
         yield from self.indexes_agree()
         yield from self.counters_are_recounts()
+        yield from self.groups_are_recounts()
         yield from self.history_is_legal()
         yield from self.keys_are_known()
 
@@ -225,7 +227,7 @@ class Audit:
         owners = {*self.group("done"), *self.group("dead")}
         if missing := owners - set(self.one("tenants")):
             yield f"S22 tenants lack {missing}"
-        for kind, field in (("body", "body"), ("attempts", None)):
+        for kind, field in (("body", "body"), ("attempts", None), ("lines", None), ("checkpoint", None)):
             for task_id, value in self.group(kind).items():
                 record = self.records.get(task_id)
                 if record is None:
@@ -263,9 +265,27 @@ class Audit:
             if name.startswith("illegal:"):
                 yield f"S17 {name} was tried {value.decode()} times"
 
+    def groups_are_recounts(self) -> Iterator[str]:
+        """Each dead letter counts in its cell, and stands in the index of its fingerprint."""
+        cells: dict[str, Counter[str]] = defaultdict(Counter)
+        members: dict[str, dict[str, int]] = defaultdict(dict)
+        for task_id, record in self.records.items():
+            if record["state"] == "FAILED" and "failure" in record:
+                queue, _, tenant, route = record["lane"].split(":")
+                cells[tenant][f"{record['failure']}:{queue}:{route}:{record['reason']}"] += 1
+                members[f"{tenant}:{record['failure']}"][task_id] = int(record["finished_ms"])
+            elif "failure" in record:
+                yield f"S19 {task_id} is {record['state']} and has a failure"
+        stored = {t: {c: int(n) for c, n in raw.items()} for t, raw in self.group("groups").items()}
+        if stored != cells:
+            yield f"S19 groups are {stored}, recounted {dict(cells)}"
+        if (found := self.group("group")) != members:
+            yield f"S22 the groups hold {found}, not {dict(members)}"
+
     def _bytes(self, task_id: str, record: dict[str, str]) -> int:
         inline = sum(len(record.get(name, "")) for name in ("payload", "result", "error"))
-        return RECORD_BYTES + inline + len(self.group("body").get(task_id, b""))
+        body = len(self.group("body").get(task_id, b""))
+        return RECORD_BYTES + inline + body + int(record.get("extra", 0))
 
     # -- S6, S26 -----------------------------------------------------------------------------------
 
@@ -274,12 +294,14 @@ class Audit:
         at: dict[str, str] = {}
         verdicts: Counter[str] = Counter()
         for _, fields in self.one("events") or []:
-            moves = {state: ids.split(" ") for state, ids in fields.items() if state != "ms"}
-            # One call creates and dispatches at most: PENDING comes first where both are told.
-            for state in sorted(moves, key=lambda state: state != "PENDING"):
-                for task_id in moves[state]:
+            moves = {name: ids.split(" ") for name, ids in fields.items() if name != "ms"}
+            # One call creates and dispatches at most: what waits comes first where both are told.
+            for name in sorted(moves, key=lambda name: name.rsplit(":")[-1] in set(STATES) - {"PENDING"}):
+                word = name.rsplit(":")[-1]
+                state = word if word in STATES else "PENDING"
+                for task_id in moves[name]:
                     record = self.records.get(task_id)
-                    if state == "PENDING" and (not record or record["created_ms"] == fields["ms"]):
+                    if word == "CREATED":
                         at.pop(task_id, None)  # created, maybe again after retention took it
                         verdicts.pop(task_id, None)
                     before = at.get(task_id)

@@ -10,6 +10,7 @@ from typing import Any
 
 import redis
 from tests.protocol.audit import audit, read_dump
+from tests.users import of_roles
 
 from tasksched.model import ids
 from tasksched.model.outcome import Outcome, error_info
@@ -215,7 +216,7 @@ class Kit:
 
 
 async def open_kit(url: str, *, shards: int = 1) -> Kit:
-    gateway = Gateway.open(url)
+    gateway = Gateway.open(of_roles(url))
     await gateway.command("PING")
     store = Store(gateway, NAMESPACE, shards, now_ms=BEGIN_MS + random.randrange(1000))
     return Kit(store, url)

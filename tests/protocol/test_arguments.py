@@ -18,15 +18,25 @@ VALID: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "submit": (
         {},
         [
-            ("0123", "default:normal:default:charge", "+5", b"\x80", "", "", "", ""),
-            ("4567", "default:normal:default:charge", "77", b"", "", "f", 99, 1_000),
+            ("0123", "default:normal:default:charge", "+5", b"\x80", "", "", "", "", ""),
+            ("4567", "default:normal:default:charge", "77", b"", "", "f", 99, 1_000, "failed"),
         ],
     ),
     "dispatch": ({"limit": 10}, []),
     "take": ({"worker": WORKER, "call": 99, "slots": 8, "lease_ms": LEASE_MS, "server": ""}, []),
-    "settle": ({}, [(RUN, FENCE, "FAILED", "5", "", "", b""), (ID, "1", "SUCCEEDED", "", "", "", b"")]),
-    "release": ({}, [(RUN, FENCE), (ID, "1")]),
-    "reap": ({}, [(RUN, FENCE, "5", "{}"), (ID, "1", "", "{}")]),
+    "settle": ({}, [(RUN, FENCE, "FAILED", "5", "", "", b"", ""), (ID, "1", "SUCCEEDED", "", "", "", b"", "")]),
+    "release": ({}, [(RUN, FENCE, "", ""), (ID, "1", 5, "host_busy")]),
+    "reap": (
+        {},
+        [(RUN, FENCE, "LOST", "5", "", "{}", ""), (ID, "1", "TIMED_OUT", "", "worker_lost", "{}", "f")],
+    ),
+    "defer": ({}, [(RUN, FENCE, 1_000), (ID, "1", 1_000)]),
+    "lines": ({}, [(RUN, FENCE, 1, "one"), (ID, "1", 1, "two")]),
+    "checkpoint": ({"id": RUN, "fence": FENCE, "value": b"\x01"}, []),
+    "deliver": ({"tenant": "default"}, [("d1", "{}", b"\x80"), ("d2", "{}", b"x" * 3_000)]),
+    "purge": ({"tenant": "default", "keyed_ms": 1, "unkeyed_ms": 1, "op": "o1"}, [(ID,), (RUN,)]),
+    "configure": ({}, [("hooks:default", "1 failed")]),
+    "put_record": ({"home": "ts:conf", "field": "hooks:default", "expected": 0, "value": b"failed"}, []),
     "reclaim": ({}, [(ID,), (RUN,)]),
     "sweep": ({"stream": "default:normal:charge", "from": "-", "limit": 10}, []),
     "heartbeat": ({}, [(RUN, FENCE, LEASE_MS, "", ""), (ID, "1", LEASE_MS, 5, "")]),
@@ -34,12 +44,18 @@ VALID: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "edit": (
         {
             **ONE_TASK, "lane": "", "due": "+9", "payload": b"=x", "options": "={}",
-            "expires": "=99", "lease": "=99",
+            "expires": "=99", "lease": "=99", "wants": "=failed",
         },
         [],
     ),
     "run_now": (ONE_TASK, []),
-    "redrive": ({**ONE_TASK, "due": "+0"}, []),
+    "redrive": (
+        {
+            **ONE_TASK, "due": "+0", "lane": "", "payload": b"", "options": "", "expires": "",
+            "lease": "", "wants": "",
+        },
+        [],
+    ),
     "announce": ({"worker": WORKER, "ttl_ms": 1000}, [("route:charge",), ("queue:*",)]),
     "prune": (
         {
@@ -52,6 +68,10 @@ VALID: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "page": (
         {"newest": 0, "score": "", "id": "", "low": "-inf", "high": "+inf", "limit": 9},
         [("done:default",), ("dead:default",)],
+    ),
+    "reseal": (
+        {},
+        [("task", ID, "payload", b"old", b"new"), ("schedule", "default:s", "payload", b"old", b"new")],
     ),
     "enlist": ({"members": "ts:schedulers", "member": "me", "ttl_ms": 1000}, []),
     "present": ({"worker": "ts:worker:w1", "ttl_ms": 1000}, [("host", "h")]),
@@ -230,7 +250,7 @@ async def test_an_edit_refuses_a_value_without_its_mark(valkey: Kit, slot: str):
     assert f"BADARG {slot}" in await world.refused("edit", {**values, slot: "{}"}, [])
 
 
-@pytest.mark.parametrize("outcome", ["", "LOST", "RELEASED", "succeeded", "DONE", "SUCCESS"])
+@pytest.mark.parametrize("outcome", ["", "lost", "RELEASED", "succeeded", "DONE", "SUCCESS"])
 async def test_settle_refuses_an_outcome_that_workers_do_not_report(valkey: Kit, outcome: str):
     world = await world_of(valkey)
     values, rows = world.call("settle")

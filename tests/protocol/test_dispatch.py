@@ -210,7 +210,7 @@ async def test_tenants_share_a_stream_by_weight(
     kit: Kit, weights: tuple[float, float], share: float
 ):
     for tenant, weight in zip("ab", weights, strict=True):
-        kit.plain.hset(kit.keys.conf, f"weight:{tenant}", weight)
+        kit.plain.hset(kit.keys.conf, f"weight:{tenant}", f"1 {weight}")
         await kit.submit_many(400, spec(tenant=tenant, delay_ms=1))
     await kit.announce()
     kit.leap(1)

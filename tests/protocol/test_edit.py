@@ -3,9 +3,12 @@
 import pytest
 from tests.protocol.kit import BOOKKEEPING, HOUR_MS, Kit, retry_in, spec
 
+from tasksched.model.notify import Receiver
 from tasksched.store.protocol import Changed, Edit
 
 pytestmark = pytest.mark.anyio
+
+NOTIFY = (Receiver("https://example.com/", ("task.failed",)),)
 
 
 async def edit(kit: Kit, task_id: str, **fields) -> Changed:
@@ -51,13 +54,14 @@ async def test_an_edit_changes_what_it_names_and_nothing_else(
 
 async def test_what_is_set_can_be_unset(kit: Kit):
     task_id = await kit.task_in(
-        "PENDING", payload=b"p", lease_ms=9_000, expires_at_ms=kit.now_ms + HOUR_MS, tags=("t",)
+        "PENDING", payload=b"p", lease_ms=9_000, notify=NOTIFY, expires_at_ms=kit.now_ms + HOUR_MS, tags=("t",)
     )
     await kit.raw(
         "edit",
         {
             "id": task_id, "tenant": "default", "version": "", "lane": "", "due": "", "op": "a",
             "payload": "=", "options": "=", "expires": "=", "lease": "=",
+            "wants": "=",
         },
     )  # fmt: skip
     assert {"state", "version", "lane", "due_ms", "created_ms", "op"} == kit.record(task_id).keys()

@@ -14,7 +14,7 @@ from tests.protocol.kit import (
 )
 
 from tasksched.errors import Unavailable
-from tasksched.store.protocol import Beat, Edit
+from tasksched.store.protocol import Beat, Edit, Release
 
 pytestmark = pytest.mark.anyio
 
@@ -88,6 +88,18 @@ async def test_leases_are_reaped_and_finished_tasks_leave(kit: Kit, full: dict[s
     assert 2 == removed
     key = kit.store.global_keys.schedulers
     assert ["s"] == await kit.store.enlist(key, "s", 4_000)
+
+
+async def test_a_run_goes_on_elsewhere_says_what_it_says_and_ends(kit: Kit, full: dict[str, str]):
+    task_id = full["settle"]
+    fence = kit.fence(task_id)
+    assert ["ok"] == await kit.store.lines(0, [(task_id, fence, 1, "line")])
+    assert True is await kit.store.checkpoint(0, task_id, fence, b"half")
+    assert ["RUNNING"] == await kit.store.defer(0, [(task_id, fence, 60_000)])
+    assert ["PENDING"] == await kit.store.release(
+        0, [Release(full["release"], kit.fence(full["release"]), 5_000, "host_busy")]
+    )
+    assert "SUCCESS" == await kit.settle((task_id, fence), DONE)
 
 
 async def test_when_there_is_memory_again_the_same_call_goes_through(

@@ -3,14 +3,14 @@
 import pytest
 from tests.protocol.kit import BOOKKEEPING, BROKEN, DAY_MS, LEASE_MS, Kit, lost, retry_in, spec
 
-from tasksched.store.protocol import Changed
+from tasksched.store.protocol import Changed, Edit
 from tasksched.store.reads import Reads
 
 pytestmark = pytest.mark.anyio
 
 
 async def redrive(kit: Kit, task_id: str, due: str = "+0", **more) -> Changed:
-    return await kit.store.redrive(0, task_id, "default", None, due, **more)
+    return await kit.store.redrive(0, task_id, "default", None, Edit(due=due), **more)
 
 
 @pytest.mark.parametrize("state", ["FAILED", "CANCELLED"])
@@ -101,3 +101,58 @@ async def test_many_lives(kit: Kit):
         await kit.settle(await kit.start(task_id), BROKEN)
         await redrive(kit, task_id)
     assert 7 == int(kit.record(task_id)["attempt"])
+
+
+# ── edits on the way ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED"])
+async def test_it_is_changed_on_the_way(kit: Kit, state: str):
+    task_id = await kit.task_in(state, tags=("old",))
+    edit = Edit(
+        lane="bulk:high:default:charge",
+        due="+5000",
+        payload=b"\x93new",
+        options='{"tags":["new"]}',
+        lease_ms=9_000,
+        wants="failed",
+    )
+    changed = await kit.store.redrive(0, task_id, "default", None, edit)
+    task = await Reads(kit.store).task(task_id)
+    assert "redriven" == changed.word
+    assert ("bulk", "high") == (task.queue, task.priority)
+    assert (("new",), 9_000) == (task.tags, task.lease_ms)
+    assert (kit.now_ms + 5_000, b"\x93new") == (task.due_ms, task.payload)
+    assert "failed" == kit.record(task_id)["wants"]
+
+
+async def test_a_large_payload_takes_the_place_of_a_small_one_and_back(kit: Kit):
+    task_id = await kit.task_in("FAILED", payload=b"small")
+    for payload in (b"x" * 5_000, b"y"):
+        await kit.store.redrive(0, task_id, "default", None, Edit(payload=payload))
+        assert payload == (await Reads(kit.store).task(task_id)).payload
+        grant = await kit.start(task_id)
+        assert payload == grant.payload
+        await kit.settle(grant, BROKEN)
+
+
+async def test_a_refused_edit_leaves_the_dead_letter(kit: Kit):
+    task_id = await kit.task_in("FAILED")
+    before = kit.dump(without=BOOKKEEPING)
+    version = kit.version(task_id)
+    refused = await kit.store.redrive(0, task_id, "default", version + 1, Edit(payload=b"x"))
+    assert ("version", "FAILED", version) == refused
+    other = await kit.store.redrive(0, task_id, "acme", None, Edit(payload=b"x"))
+    assert "missing" == other.word
+    assert before == kit.dump(without=BOOKKEEPING)
+
+
+async def test_an_edit_whose_reply_was_lost_changes_nothing_more(kit: Kit):
+    task_id = await kit.task_in("FAILED")
+    edit = Edit(lane="bulk:normal:default:charge", payload=b"x" * 2_000)
+    first = await kit.store.redrive(0, task_id, "default", None, edit, op="a")
+    await kit.settle(await kit.start(task_id), BROKEN)
+    after = kit.dump(without=BOOKKEEPING)
+    again = await kit.store.redrive(0, task_id, "default", None, edit, op="a")
+    assert ("redriven", "redriven", "FAILED") == (first.word, again.word, again.state)
+    assert after == kit.dump(without=BOOKKEEPING)

@@ -1,7 +1,10 @@
 """release: a run handed back in time costs no attempt and starts elsewhere at once."""
 
 import pytest
-from tests.protocol.kit import BOOKKEEPING, BROKEN, DONE, Kit, retry_in, spec
+from tests.protocol.kit import BOOKKEEPING, BROKEN, DONE, LEASE_MS, Kit, lost, retry_in, spec
+
+from tasksched.store.protocol import Release
+from tasksched.store.reads import Reads
 
 pytestmark = pytest.mark.anyio
 
@@ -88,3 +91,54 @@ async def test_the_order_of_what_a_worker_hands_back_is_that_of_its_due_times(ki
     await kit.store.release(0, [(g.id, g.fence) for g in reversed(grants)])
     await kit.dispatch()
     assert made == [grant.id for grant in await kit.take()]
+
+
+# -- postponed: a start that began nothing --------------------------------------------------------
+
+
+async def postpone(kit: Kit, task_id: str, wait_ms: int = 60_000, why: str = "host_busy") -> str:
+    (word,) = await kit.store.release(0, [Release(task_id, kit.fence(task_id), wait_ms, why)])
+    return word
+
+
+async def test_a_postponed_run_is_due_later_and_says_why(kit: Kit):
+    task_id = await kit.task_in("RUNNING")
+    assert "PENDING" == await postpone(kit, task_id)
+    assert "host_busy" == (await Reads(kit.store).task(task_id)).postponed
+    await kit.wait(59_999)
+    await kit.dispatch()
+    assert [] == await kit.take()
+    await kit.wait(1)
+    again = await kit.start(task_id)
+    assert (2, 1) == (again.attempt, again.attempts)
+
+
+async def test_a_postponed_run_counts_for_nothing_and_is_in_no_log(kit: Kit):
+    task_id = await kit.task_in("RUNNING")
+    for _ in range(3):
+        await postpone(kit, task_id, 0)
+        await kit.start(task_id)
+    await kit.settle((task_id, kit.fence(task_id)), BROKEN)
+    task = await Reads(kit.store).task(task_id)
+    assert (1, None) == (task.attempts, task.postponed)
+    assert ["FAILED"] == [each.outcome for each in await Reads(kit.store).attempts(task)]
+
+
+async def test_a_postponed_suspect_stays_one(kit: Kit):
+    """It lost its worker, and began nothing since: the next start is the suspect's still."""
+    task_id = await kit.task_in("RUNNING")
+    await kit.wait(LEASE_MS)
+    await kit.store.reap(0, [(task_id, kit.fence(task_id), lost(0))])
+    await kit.start(task_id)
+    await postpone(kit, task_id, 0)
+    assert "1" == kit.record(task_id)["lost"]
+    assert 1 == (await kit.start(task_id)).lost
+
+
+async def test_postponed_twice_is_postponed_once(kit: Kit):
+    task_id = await kit.task_in("RUNNING")
+    await postpone(kit, task_id)
+    kit.leap(5)
+    after = kit.dump(without=BOOKKEEPING)
+    assert "PENDING" == await postpone(kit, task_id, 90_000)
+    assert after == kit.dump(without=BOOKKEEPING)

@@ -18,7 +18,7 @@ from tests.protocol.kit import (
 )
 
 from tasksched.model.states import STATES, State
-from tasksched.store.protocol import Beat, Edit
+from tasksched.store.protocol import Beat, Edit, Release
 
 pytestmark = pytest.mark.anyio
 
@@ -36,13 +36,18 @@ def calls() -> dict[str, Call]:
         "cancel if": lambda k, t: k.store.cancel(0, t, "default", k.version(t), op="o"),
         "edit": lambda k, t: k.store.edit(0, t, "default", None, Edit(due="+50"), op="o"),
         "run_now": lambda k, t: k.store.run_now(0, t, "default", None, op="o"),
-        "redrive": lambda k, t: k.store.redrive(0, t, "default", None, "+50", op="o"),
+        "redrive": lambda k, t: k.store.redrive(0, t, "default", None, Edit(due="+50"), op="o"),
         "release": lambda k, t: k.store.release(0, [run_of(k, t)]),
         "heartbeat": lambda k, t: k.store.heartbeat(0, [Beat(*run_of(k, t), LEASE_MS)]),
         "progress": lambda k, t: k.store.heartbeat(0, [Beat(*run_of(k, t), LEASE_MS, None, "{}")]),
         "reap": lambda k, t: k.store.reap(0, [(*run_of(k, t), lost(50))]),
         "bury": lambda k, t: k.store.reap(0, [(*run_of(k, t), lost())]),
         "announce": lambda k, t: k.announce(),
+        "postpone": lambda k, t: k.store.release(0, [Release(*run_of(k, t), 50, "host_busy")]),
+        "defer": lambda k, t: k.store.defer(0, [(*run_of(k, t), LEASE_MS)]),
+        "lines": lambda k, t: k.store.lines(0, [(*run_of(k, t), 1, "said")]),
+        "checkpoint": lambda k, t: k.store.checkpoint(0, *run_of(k, t), b"kept"),
+        "settle lost": lambda k, t: k.settle(run_of(k, t), lost(50)),
     }
     for name, outcome in (
         ("done", DONE), ("fail", BROKEN), ("retry", retry_in(50)), ("stop", STOPPED),

@@ -227,3 +227,18 @@ async def test_a_retry_frees_the_worker_and_its_entry(kit: Kit):
     assert 0 == kit.plain.xlen(kit.keys.ready("q:normal:charge"))
     assert 0 == kit.plain.xpending(kit.keys.ready("q:normal:charge"), "workers")["pending"]
     assert spec().retry.max_attempts == 5
+
+
+async def test_a_run_whose_own_process_died_is_lost_by_its_owners_word(kit: Kit):
+    """The worker lives, its process for single runs does not: nobody waits for the lease."""
+    task_id = await kit.task_in("RUNNING")
+    run = (task_id, kit.fence(task_id))
+    for _ in range(2):
+        assert "PENDING" == await kit.settle(run, lost(0))
+    assert "1" == kit.record(task_id)["lost"]
+    assert "stale" == await kit.settle(run, DONE)
+    assert 1 == (await kit.start(task_id)).lost
+    run = (task_id, kit.fence(task_id))
+    for _ in range(2):
+        assert "FAILED" == await kit.settle(run, lost())
+    assert ("worker_lost", "2") == (kit.record(task_id)["reason"], kit.record(task_id)["lost"])

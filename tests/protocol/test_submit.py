@@ -88,9 +88,9 @@ async def test_keys_of_two_tenants_never_meet(kit: Kit):
 
 async def test_a_refused_batch_uses_no_key_up(kit: Kit):
     task_id = kit.new_id()
-    good = (task_id, "default:normal:default:charge", "+0", b"", "", "f", "", "")
+    good = (task_id, "default:normal:default:charge", "+0", b"", "", "f", "", "", "")
     with pytest.raises(Exception, match="BADARG row 2"):
-        await kit.raw("submit", {}, [good, (kit.new_id(), "no lane", "+0", b"", "", "", "", "")])
+        await kit.raw("submit", {}, [good, (kit.new_id(), "no lane", "+0", b"", "", "", "", "", "")])
 
     assert "created" == await submit(kit, task_id, "f")
 
@@ -204,7 +204,8 @@ async def test_one_event_a_call_tells_what_moved(valkey: Kit):
     made = await valkey.submit_many(3)
     ((_, fields),) = valkey.plain.xrange(valkey.keys.events)
     told = " ".join(made).encode()
-    assert {b"ms": b"%d" % valkey.now_ms, b"PENDING": told, b"QUEUED": told} == fields
+    now, mine = b"%d" % valkey.now_ms, b"default:default:"
+    assert {b"ms": now, mine + b"CREATED": told, mine + b"QUEUED": told} == fields
 
 
 async def test_a_shard_is_as_good_as_another(valkey: Kit):

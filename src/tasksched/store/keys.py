@@ -33,6 +33,14 @@ class ShardKeys:
         """list · JSON of each finished attempt but the last · with its task · take."""
         return f"{self.shard}:attempts:{task_id}"
 
+    def lines(self, task_id: str) -> str:
+        """stream ms, attempt, text, the last 200 · what its runs said · with its task · lines."""
+        return f"{self.shard}:lines:{task_id}"
+
+    def checkpoint(self, task_id: str) -> str:
+        """string · the value its next attempt receives · with its task · checkpoint."""
+        return f"{self.shard}:checkpoint:{task_id}"
+
     def stub(self, task_id: str) -> str:
         """string "until_ms fingerprint" · what retention leaves of an id · prune, remove_schedule."""
         return f"{self.shard}:stub:{task_id}"
@@ -135,6 +143,18 @@ class ShardKeys:
         """zset · FAILED task → ms of its verdict: the dead letters."""
         return f"{self.shard}:dead:{tenant}"
 
+    def groups(self, tenant: str) -> str:
+        """hash · fingerprint:queue:route:reason → FAILED tasks · verdicts."""
+        return f"{self.shard}:groups:{tenant}"
+
+    def group(self, name: str) -> str:
+        """zset · FAILED task → ms of its verdict · those of tenant:fingerprint · verdicts."""
+        return f"{self.shard}:group:{name}"
+
+    def purged(self, op: str) -> str:
+        """string with TTL · the ids that one call removed, for its replays · purge."""
+        return f"{self.shard}:purged:{op}"
+
     @property
     def tenants(self) -> str:
         """set · tenants with finished tasks · for retention."""
@@ -190,18 +210,23 @@ class ShardKeys:
 
     @property
     def events(self) -> str:
-        """stream, bounded · ms, then STATE → ids that moved into it in one call."""
+        """stream, bounded · ms, then tenant:queue:WORD → ids that moved there in one call."""
         return f"{self.shard}:events"
 
     @property
     def conf(self) -> str:
-        """hash · weight:<tenant> → weight."""
+        """hash · weight:<tenant> → "version weight", hooks:<tenant> → "version events" · configure."""
         return f"{self.shard}:conf"
 
     @property
     def wake(self) -> str:
         """sharded channel · "due <ms>", "work", "cancel <id>"."""
         return f"{self.shard}:wake"
+
+    @property
+    def live(self) -> str:
+        """sharded channel · id of a task with a new line or progress · lines, heartbeat."""
+        return f"{self.shard}:live"
 
     @property
     def finished(self) -> str:
@@ -217,8 +242,27 @@ class NamespaceKeys:
 
     @property
     def meta(self) -> str:
-        """hash shards, schema, created_ms · written once, checked by every process at start."""
+        """hash shards, schema, secret · written once, checked by every process at start."""
         return f"{self.namespace}:meta"
+
+    @property
+    def conf(self) -> str:
+        """hash · the home of every shard's ``conf``: field → "version value" · put_record."""
+        return f"{self.namespace}:conf"
+
+    @property
+    def tenants(self) -> str:
+        """hash · tenant → "version JSON" of its settings and secrets · put_record."""
+        return f"{self.namespace}:tenants"
+
+    def endpoints(self, tenant: str) -> str:
+        """hash · endpoint → "version JSON" of a webhook endpoint · put_record."""
+        return f"{self.namespace}:endpoints:{tenant}"
+
+    @property
+    def operations(self) -> str:
+        """hash · operation → "version JSON" of its filter and progress · put_record."""
+        return f"{self.namespace}:operations"
 
     @property
     def schedulers(self) -> str:

@@ -6,6 +6,7 @@ with a newer ``schema`` than this code knows is refused. The namespace's lease g
 clock, where the scripts find it.
 """
 
+import secrets
 from collections.abc import Sequence
 
 from tasksched.errors import Unsafe
@@ -44,6 +45,16 @@ async def open_namespace(
     clocks = [ShardKeys.of(namespace, n).clock for n in range(number)]
     await _keep_lease(gateway, clocks, lease_ms, only_missing=not keeps_lease)
     return number
+
+
+async def namespace_secret(gateway: Gateway, namespace: str) -> bytes:
+    """What callback tokens are made with; made once, with the namespace's first session."""
+    meta = NamespaceKeys(namespace).meta
+    found = await gateway.command("HGET", meta, "secret")
+    if found is None:
+        await gateway.command("HSETNX", meta, "secret", secrets.token_urlsafe(32))
+        found = await gateway.command("HGET", meta, "secret")
+    return bytes(found)
 
 
 async def _keep_lease(

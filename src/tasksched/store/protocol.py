@@ -6,24 +6,37 @@ Methods take a shard number and rows, and say nothing about HTTP, retries of tas
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import msgspec
 
+from tasksched.model.fingerprint import fingerprint_of
 from tasksched.model.outcome import Outcome
-from tasksched.model.task import (
-    DEFAULT_OPTIONS,
-    HTTP_ROUTE,
-    HandlerTarget,
-    Options,
-    Target,
-    TaskSpec,
-    decode_options,
-)
+from tasksched.model.task import TaskSpec
 from tasksched.store.connect import Gateway
 from tasksched.store.keys import NamespaceKeys, ShardKeys
+from tasksched.store.replies import (
+    Beat,
+    Changed,
+    Dispatched,
+    Edit,
+    Grant,
+    Overdue,
+    Release,
+    Swept,
+    beat_rows,
+    changed_of,
+    grant_of,
+    opt,
+    overdue_of,
+    target_of,
+    words_of,
+)
 from tasksched.store.scripts import Arg
+
+__all__ = [
+    "BATCH_MAX", "BYTES_MAX", "DISPATCH_MAX", "SUBMIT_MAX", "Beat", "Changed", "Dispatched", "Edit",
+    "Grant", "Overdue", "Release", "Store", "Swept", "beat_rows", "changed_of", "new_op", "opt", "target_of",
+]  # fmt: skip
 
 SUBMIT_MAX = 200
 BATCH_MAX = 128
@@ -33,110 +46,24 @@ BYTES_MAX = 1 << 20
 _encode_json = msgspec.json.Encoder().encode
 
 
-class Grant(NamedTuple):
-    """One started run, as ``take`` grants it."""
-
-    id: str
-    fence: str
-    attempt: int
-    lane: str
-    due_ms: int
-    created_ms: int
-    started_ms: int
-    payload: bytes | None
-    options: Options
-    lease_ms: int | None
-    uncounted: int
-    lost: int
-    nominal_ms: int | None = None
-
-    @property
-    def attempts(self) -> int:
-        """Attempts that count in this life, this one included."""
-        return self.attempt - self.uncounted
-
-    @property
-    def route(self) -> str:
-        return self.lane.rsplit(":", 1)[1]
-
-
-class Dispatched(NamedTuple):
-    now_ms: int
-    moved: int
-    again_ms: int  # call again then; -1 = when woken
-    expired: int
-    watch_ms: int  # the watch index wants a look then; -1 = never
-    owed_ms: int  # a schedule owes something then; -1 = none
-
-
-class Overdue(NamedTuple):
-    id: str
-    state: str
-    fence: str
-    options: Options
-    attempts: int
-    lost: int
-    worker: str
-
-
-class Changed(NamedTuple):
-    """The answer of a verb on one task: what happened, and the state and version it has now."""
-
-    word: str
-    state: str = ""
-    version: int = 0
-
-
-class Swept(NamedTuple):
-    next: str
-    removed: int
-    watched: int
-    consumers: int
-
-
-class Beat(NamedTuple):
-    """One live run in a heartbeat."""
-
-    id: str
-    fence: str
-    lease_ms: int
-    timeout_ms: int | None = None
-    progress: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """What an edit changes; None leaves a field alone. Strings are as ``lua/edit.lua`` reads them."""
-
-    lane: str | None = None
-    due: str | None = None
-    payload: bytes | None = None
-    options: str | None = None
-    expires_at_ms: int | None = None
-    expires_never: bool = False
-    lease_ms: int | None = None
-
-
-def _new_op() -> str:
+def new_op() -> str:
+    """A name for one call, which its replays share."""
     return secrets.token_hex(6)
-
-
-def opt(value: int | None) -> Arg:
-    return "" if value is None else value
-
-
-def target_of(route: str, options: Options) -> Target:
-    """The target of a record: the request of an HTTP one, else the handler of its route."""
-    if route == HTTP_ROUTE and options.http is not None:
-        return options.http
-    name, _, version = route.partition("@")
-    return HandlerTarget(name, version or None)
 
 
 class Store:
     """The scripts of one namespace. ``shards`` is fixed when the namespace is made."""
 
-    def __init__(self, gateway: Gateway, namespace: str, shards: int, *, now_ms: int = 0) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        namespace: str,
+        shards: int,
+        *,
+        now_ms: int = 0,
+        secret: bytes = b"",
+    ) -> None:
+        self.secret = secret  # of the namespace: callback tokens are made with it
         self.gateway = gateway
         self.namespace = namespace
         self.shards = shards
@@ -161,7 +88,7 @@ class Store:
         rows = [
             (
                 task_id, spec.lane, spec.due, spec.payload, spec.options, fingerprint,
-                opt(spec.expires_at_ms), opt(spec.lease_ms),
+                opt(spec.expires_at_ms), opt(spec.lease_ms), spec.wants,
             )
             for task_id, spec, fingerprint in tasks
         ]  # fmt: skip
@@ -169,23 +96,28 @@ class Store:
         words = {reply[n] - 1: reply[n + 1].decode() for n in range(1, len(reply), 2)}
         return reply[0], words
 
+    async def deliver(self, shard: int, tenant: str, rows: Sequence[tuple[str, str, bytes]]) -> int:
+        """Make (id, options, payload)s on the reserved queue; how many were not there before."""
+        values = self._values(shard, tenant=tenant)
+        return int(await self.gateway.run("deliver", values, list(rows)))
+
     # Each call of these four has a name of its own, which its replays share.
 
     async def cancel(
         self, shard: int, task_id: str, tenant: str, version: int | None, *, op: str = ""
     ) -> Changed:
         values = self._values(
-            shard, id=task_id, tenant=tenant, version=opt(version), op=op or _new_op()
+            shard, id=task_id, tenant=tenant, version=opt(version), op=op or new_op()
         )
-        return _changed(await self.gateway.run("cancel", values))
+        return changed_of(await self.gateway.run("cancel", values))
 
     async def run_now(
         self, shard: int, task_id: str, tenant: str, version: int | None, *, op: str = ""
     ) -> Changed:
         values = self._values(
-            shard, id=task_id, tenant=tenant, version=opt(version), op=op or _new_op()
+            shard, id=task_id, tenant=tenant, version=opt(version), op=op or new_op()
         )
-        return _changed(await self.gateway.run("run_now", values))
+        return changed_of(await self.gateway.run("run_now", values))
 
     async def redrive(
         self,
@@ -193,14 +125,22 @@ class Store:
         task_id: str,
         tenant: str,
         version: int | None,
-        due: str = "+0",
+        edit: Edit | None = None,
         *,
         op: str = "",
     ) -> Changed:
+        """A new life, with these changes. Words: redriven, missing, version, state."""
+        edit = edit or Edit()
         values = self._values(
-            shard, id=task_id, tenant=tenant, version=opt(version), due=due, op=op or _new_op()
+            shard,
+            id=task_id,
+            tenant=tenant,
+            version=opt(version),
+            due=edit.due or "+0",
+            op=op or new_op(),
+            **edit.values(),
         )
-        return _changed(await self.gateway.run("redrive", values))
+        return changed_of(await self.gateway.run("redrive", values))
 
     async def edit(
         self,
@@ -212,23 +152,33 @@ class Store:
         *,
         op: str = "",
     ) -> Changed:
-        expires: Arg = "=" if edit.expires_never else ""
-        if edit.expires_at_ms is not None:
-            expires = f"={edit.expires_at_ms}"
+        """Words: edited, missing, version, state."""
         values = self._values(
             shard,
             id=task_id,
             tenant=tenant,
             version=opt(version),
-            lane=edit.lane or "",
             due=edit.due or "",
-            payload=b"" if edit.payload is None else b"=" + edit.payload,
-            options="" if edit.options is None else f"={edit.options}",
-            expires=expires,
-            lease="" if edit.lease_ms is None else f"={edit.lease_ms}",
-            op=op or _new_op(),
+            op=op or new_op(),
+            **edit.values(),
         )
-        return _changed(await self.gateway.run("edit", values))
+        return changed_of(await self.gateway.run("edit", values))
+
+    async def purge(
+        self,
+        shard: int,
+        tenant: str,
+        task_ids: Sequence[str],
+        *,
+        keyed_ms: int,
+        unkeyed_ms: int,
+        op: str = "",
+    ) -> list[str]:
+        """Remove finished tasks. Words: ``purged``, ``missing``, ``state``."""
+        values = self._values(
+            shard, tenant=tenant, keyed_ms=keyed_ms, unkeyed_ms=unkeyed_ms, op=op or new_op()
+        )
+        return words_of(await self.gateway.run("purge", values, [(each,) for each in task_ids]))
 
     # -- schedulers -----------------------------------------------------------------------------
 
@@ -240,20 +190,23 @@ class Store:
         """Whether leases are held (an outage just ended), and what must be looked at."""
         reply = await self.gateway.run("overdue", self._values(shard, limit=limit))
         held = reply[1] > reply[0]
-        return held, [_overdue(row) for row in reply[2:]]
+        return held, [overdue_of(row) for row in reply[2:]]
 
     async def reap(self, shard: int, lost: Sequence[tuple[str, str, Outcome]]) -> list[str]:
-        """End (id, fence, LOST outcome)s. Words: the state now, ``stale``, ``alive``."""
+        """End (id, fence, outcome)s, LOST or TIMED_OUT. Words: the state now, ``stale``, ``alive``."""
         rows = [
-            (task_id, fence, opt(outcome.retry_ms), _encode_json(outcome.error))
+            (
+                task_id, fence, outcome.kind, opt(outcome.retry_ms), outcome.reason,
+                _encode_json(outcome.error), _failure(outcome),
+            )
             for task_id, fence, outcome in lost
-        ]
-        return _words(await self.gateway.run("reap", self._values(shard), rows))
+        ]  # fmt: skip
+        return words_of(await self.gateway.run("reap", self._values(shard), rows))
 
     async def reclaim(self, shard: int, task_ids: Sequence[str]) -> list[str]:
         """Words: ``PENDING`` (back in the index), ``waits``, ``stray``."""
         rows = [(task_id,) for task_id in task_ids]
-        return _words(await self.gateway.run("reclaim", self._values(shard), rows))
+        return words_of(await self.gateway.run("reclaim", self._values(shard), rows))
 
     async def sweep(self, shard: int, stream: str, start: str, limit: int = BATCH_MAX) -> Swept:
         values = {**self._values(shard, stream=stream, limit=limit), "from": start}
@@ -275,7 +228,7 @@ class Store:
             "member": member,
             "ttl_ms": ttl_ms,
         }
-        return _words(await self.gateway.run("enlist", values, patience_ms=patience_ms))
+        return words_of(await self.gateway.run("enlist", values, patience_ms=patience_ms))
 
     # -- workers --------------------------------------------------------------------------------
 
@@ -292,11 +245,11 @@ class Store:
         values = self._values(shard, worker=worker, call=call, slots=slots, lease_ms=lease_ms)
         reply = await self.gateway.run("take", values)
         now_ms = reply[0]
-        return now_ms, reply[1] == 1, [_grant(row, now_ms) for row in reply[2:]]
+        return now_ms, reply[1] == 1, [grant_of(row, now_ms) for row in reply[2:]]
 
     async def heartbeat(self, shard: int, beats: Sequence[Beat]) -> list[str]:
         """Words: ``ok``, ``cancel``, ``stale``."""
-        return _words(await self.gateway.run("heartbeat", self._values(shard), beat_rows(beats)))
+        return words_of(await self.gateway.run("heartbeat", self._values(shard), beat_rows(beats)))
 
     async def settle(
         self,
@@ -310,71 +263,51 @@ class Store:
             (
                 task_id, fence, outcome.kind, opt(outcome.retry_ms), outcome.reason,
                 b"" if outcome.error is None else _encode_json(outcome.error), outcome.result,
+                _failure(outcome),
             )
             for task_id, fence, outcome in ends
         ]  # fmt: skip
         reply = await self.gateway.run("settle", self._values(shard), rows, patience_ms=patience_ms)
-        return _words(reply)
+        return words_of(reply)
 
-    async def release(self, shard: int, runs: Sequence[tuple[str, str]]) -> list[str]:
-        return _words(await self.gateway.run("release", self._values(shard), list(runs)))
+    async def release(self, shard: int, runs: Sequence[Release | tuple[str, str]]) -> list[str]:
+        """Hand runs back, at once or after a wait. Words as ``settle``."""
+        rows = [(r.id, r.fence, opt(r.wait_ms), r.why) for r in (Release(*run) for run in runs)]
+        return words_of(await self.gateway.run("release", self._values(shard), rows))
 
+    async def defer(self, shard: int, runs: Sequence[tuple[str, str, int]]) -> list[str]:
+        """Leave (id, fence, lease_ms)s to their callbacks. Words: the state now, ``stale``."""
+        return words_of(await self.gateway.run("defer", self._values(shard), list(runs)))
 
-def beat_rows(beats: Sequence[Beat]) -> list[tuple[Arg, ...]]:
-    """Rows of ``lua/heartbeat.lua``; the heartbeat thread sends them on a connection of its own."""
-    return [(b.id, b.fence, b.lease_ms, opt(b.timeout_ms), b.progress) for b in beats]
+    async def lines(self, shard: int, said: Sequence[tuple[str, str, int, str]]) -> list[str]:
+        """Append (id, fence, seq, text)s to the logs of their tasks. Words: ``ok``, ``stale``."""
+        return words_of(await self.gateway.run("lines", self._values(shard), list(said)))
 
+    async def checkpoint(self, shard: int, task_id: str, fence: str, value: bytes) -> bool:
+        """Keep a value for the next attempt; False where the run is not the current one."""
+        values = self._values(shard, id=task_id, fence=fence, value=value)
+        return bool(await self.gateway.run("checkpoint", values) == b"ok")
 
-def _words(reply: list[bytes]) -> list[str]:
-    return [word.decode() for word in reply]
+    # -- settings -------------------------------------------------------------------------------
 
+    async def put_record(
+        self, home: str, field: str, value: bytes, *, expected: int | None = None
+    ) -> Changed:
+        """Write (or, empty, remove) a versioned record. Words: kept, removed, version, missing."""
+        values: dict[str, Arg] = {
+            "home": home, "field": field, "expected": opt(expected), "value": value,
+        }  # fmt: skip
+        word, version = await self.gateway.run("put_record", values)
+        return Changed(word.decode(), "", version)
 
-def _changed(reply: list[Any]) -> Changed:
-    if len(reply) == 1:
-        return Changed(reply[0].decode())
-    return Changed(reply[0].decode(), reply[1].decode(), reply[2])
-
-
-def _options(raw: bytes | None) -> Options:
-    return decode_options(raw) if raw else DEFAULT_OPTIONS
-
-
-def _grant(row: list[Any], now_ms: int) -> Grant:
-    """One row of ``take``. By position and without detours: it is made for every task that runs."""
-    (
-        _,
-        _,
-        lane,
-        due_ms,
-        created_ms,
-        attempt,
-        fence,
-        raw,
-        payload,
-        lease,
-        uncounted,
-        lost,
-        _,
-        id_,
-        nominal,
-    ) = row
-    options = decode_options(raw) if raw else DEFAULT_OPTIONS
-    return Grant(
-        id_.decode(), fence.decode(), attempt, lane.decode(), int(due_ms), int(created_ms), now_ms,
-        payload, options, int(lease) if lease else None, int(uncounted or 0), int(lost or 0),
-        int(nominal) if nominal else None,
-    )  # fmt: skip
+    async def configure(self, shard: int, settings: Sequence[tuple[str, str]]) -> int:
+        """Copy (field, "version text")s of the home record to a shard; how many were newer."""
+        values: dict[str, Arg] = {"clock": self.keys[shard].clock}
+        return int(await self.gateway.run("configure", values, list(settings)))
 
 
-def _overdue(row: list[Any]) -> Overdue:
-    if row[1] is None:
-        return Overdue(row[0].decode(), "", "", DEFAULT_OPTIONS, 0, 0, "")
-    return Overdue(
-        id=row[0].decode(),
-        state=row[1].decode(),
-        fence=(row[2] or b"").decode(),
-        options=_options(row[4]),
-        attempts=int(row[5] or 0) - int(row[6] or 0),
-        lost=int(row[7] or 0),
-        worker=(row[8] or b"").decode(),
-    )
+def _failure(outcome: Outcome) -> str:
+    """The fingerprint that groups a final failure with its like."""
+    if outcome.retry_ms is not None or outcome.error is None or not outcome.reason:
+        return ""
+    return fingerprint_of(outcome.error)

@@ -15,7 +15,14 @@ import msgspec
 from tasksched.errors import TaskschedError
 from tasksched.model.ids import shard_of
 from tasksched.model.states import STATES
-from tasksched.model.task import DEFAULT_OPTIONS, Attempt, ErrorInfo, Task, decode_options
+from tasksched.model.task import (
+    DEFAULT_OPTIONS,
+    Attempt,
+    ErrorInfo,
+    HandlerTarget,
+    Task,
+    decode_options,
+)
 from tasksched.store.protocol import Store, target_of
 from tasksched.store.scripts import Arg
 
@@ -23,12 +30,13 @@ _FIELDS = (
     "state", "version", "lane", "due_ms", "created_ms", "options", "attempt", "uncounted", "life",
     "lease_ms", "expires_ms", "reason", "error", "cancel_requested", "progress", "queued_ms",
     "finished_ms", "fence", "worker", "started_ms", "ended_ms", "outcome", "schedule", "nominal_ms",
-    "missed",
+    "missed", "failure", "postponed", "deferred",
 )  # fmt: skip
 _BODIES = ("payload", "result", "body")
 
 
 NEVER_MS = 1 << 62
+LINES_MAX = 200  # as in lua/lines.lua
 
 
 class Place(NamedTuple):
@@ -36,6 +44,15 @@ class Place(NamedTuple):
 
     score: int
     id: str
+
+
+class Line(NamedTuple):
+    """One line that a run said. ``id`` grows within a task."""
+
+    id: str
+    at_ms: int
+    attempt: int
+    text: str
 
 
 class Entry(NamedTuple):
@@ -92,6 +109,25 @@ class Reads:
         raws = await self._gateway.command("LRANGE", key, 0, -1)
         found = [_archived(msgspec.json.decode(raw)) for raw in raws]
         return [*found, task.last_attempt] if task.last_attempt else found
+
+    async def checkpoint(self, task_id: str) -> bytes | None:
+        """What an earlier attempt kept for the next one."""
+        key = self._store.keys[_shard(task_id, self._store)].checkpoint(task_id)
+        found: bytes | None = await self._gateway.command("GET", key)
+        return found
+
+    async def lease_until_ms(self, task_id: str) -> int | None:
+        """When a task that runs must be heard of again; None where nobody waits for it."""
+        key = self._store.keys[_shard(task_id, self._store)].watch
+        found = await self._gateway.command("ZSCORE", key, task_id)
+        return None if found is None else int(float(found))
+
+    async def lines(self, task_id: str, after: str = "-", limit: int = LINES_MAX) -> list[Line]:
+        """What the runs of a task said, oldest first, after the line of this id."""
+        key = self._store.keys[_shard(task_id, self._store)].lines(task_id)
+        start = after if after == "-" else f"({after}"
+        found = await self._gateway.command("XRANGE", key, start, "+", "COUNT", limit)
+        return [_line(entry.decode(), _pairs(fields)) for entry, fields in found]
 
     async def page(
         self,
@@ -185,6 +221,16 @@ class Reads:
             "in_stream": length,
         }
 
+    async def served(self, task: Task) -> list[str]:
+        """The routes of the task's handler, in any version, that live workers serve now."""
+        if not isinstance(task.target, HandlerTarget):
+            return []
+        keys = self._store.keys[_shard(task.id, self._store)]
+        now = await self.now_ms()
+        found = await self._gateway.command("ZRANGE", keys.routes, f"({now}", "+inf", "BYSCORE")
+        routes = sorted(raw.decode() for raw in found)
+        return [route for route in routes if route.partition("@")[0] == task.target.name]
+
     async def members(self, kind: Literal["workers", "schedulers"]) -> list[str]:
         """The workers or schedulers that live, by their own word."""
         key = getattr(self._store.global_keys, kind)
@@ -234,6 +280,10 @@ def _pairs(raw: Iterable[Any]) -> dict[str, str]:
     }
 
 
+def _line(entry: str, fields: dict[str, str]) -> Line:
+    return Line(entry, int(fields["ms"]), int(fields["attempt"]), fields["text"])
+
+
 def _int(raw: bytes | None) -> int | None:
     return None if raw is None else int(raw)
 
@@ -272,6 +322,11 @@ def task_of(task_id: str, raw: dict[str, Any]) -> Task:
         lease_ms=_int(raw["lease_ms"]),
         expires_at_ms=_int(raw["expires_ms"]),
         tags=options.tags,
+        notify=options.notify,
+        delivery=options.delivery,
+        fingerprint=raw["failure"].decode() if raw["failure"] else None,
+        postponed=raw["postponed"].decode() if raw["postponed"] else None,
+        is_deferred=raw["deferred"] is not None and raw["state"] == b"RUNNING",
         reason=raw["reason"].decode() if raw["reason"] else None,
         error=error if raw["state"] != b"SUCCESS" else None,
         cancel_requested=raw["cancel_requested"] == b"1",

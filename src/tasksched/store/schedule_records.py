@@ -49,6 +49,7 @@ def read_schedule(ref: str, raw: dict[str, Any]) -> Schedule:
         timeout_ms=options.timeout_ms,
         lease_ms=read_int(raw["lease_ms"]),
         tags=options.tags,
+        notify=options.notify,
     )
     overlap: Any = (raw["overlap"] or b"skip").decode()
     after: Any = (raw["after"] or b"terminal").decode()

@@ -157,6 +157,7 @@ class Schedules:
             payload=b"=" + template.payload if template.payload else b"",
             options=template.options,
             lease_ms=opt(template.lease_ms),
+            wants=template.wants,
             next_ms=opt(next_ms),
             fingerprint=fingerprint,
             tzdata=TZDATA_VERSION if is_zoned(rule) else "",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tests.protocol.kit import BEGIN_MS, DONE, NAMESPACE, STOPPED, Kit, lost, spec
 from tests.protocol.schedules.audit import audit_schedules
+from tests.users import of_roles
 
 from tasksched.commands.recurring import Recurring
 from tasksched.model.instants import parse_instant
@@ -304,7 +305,7 @@ def clock_text(at_ms: int) -> str:
 
 
 async def open_schedules_kit(url: str) -> SchedulesKit:
-    gateway = Gateway.open(url)
+    gateway = Gateway.open(of_roles(url))
     await gateway.command("PING")
     now_ms = BEGIN_MS + random.randrange(1000)
     return SchedulesKit(Store(gateway, NAMESPACE, 1, now_ms=now_ms), url)
