@@ -11,7 +11,7 @@ from tasksched import clock
 from tasksched.model import codec, ids
 from tasksched.model.retry import Retry
 from tasksched.model.task import HandlerTarget, Options, TaskSpec
-from tasksched.runtime.context import Ctx, Run
+from tasksched.runtime.context import Ctx, NoDesk, Run
 from tasksched.runtime.executor import Executor
 from tasksched.runtime.registry import Handler, Registry
 from tasksched.runtime.threads import Threads
@@ -62,6 +62,16 @@ def grant_of(route: str = "fn", payload: Any = ..., **fields: Any) -> Grant:
     return Grant(**{**defaults, **fields})
 
 
+class PulseDesk(NoDesk):
+    """Notes which runs wanted a heartbeat."""
+
+    def __init__(self, pulsed: list[Run]) -> None:
+        self._pulsed = pulsed
+
+    def pulse(self, run: Run) -> None:
+        self._pulsed.append(run)
+
+
 class Rig:
     """An executor with one handler, and runs that go through it as a worker sends them."""
 
@@ -74,7 +84,7 @@ class Rig:
         self.abandoned: list[Any] = []
         self.executor.abandon = lambda _run, outcome: self.abandoned.append(outcome)
         self.pulsed: list[Run] = []
-        self.executor.pulse = self.pulsed.append
+        self.executor.desk = PulseDesk(self.pulsed)
 
     def start(self, payload: Any = ..., *, lease_ms: int = 30_000, **fields: Any) -> Run:
         run = Run(grant_of("fn", payload, **fields), 0, lease_ms, clock.mono())

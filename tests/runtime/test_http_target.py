@@ -7,71 +7,20 @@ import socket
 import time
 
 import pytest
-from tests.runtime.kit import grant_of, until
+from tests.runtime.kit import until
+from tests.runtime.targets import LOOPBACK, Target, brief, caller, grant_to, resolving
 
-from tasksched import clock
+from tasksched.errors import NotFound, Unavailable
 from tasksched.model import codec
-from tasksched.model.retry import Retry
+from tasksched.model.notify import Delivery
+from tasksched.model.outcome import Outcome
+from tasksched.model.signature import new_secret, verify
 from tasksched.model.task import HttpTarget
-from tasksched.runtime.context import Run
 from tasksched.runtime.egress import Egress
-from tasksched.runtime.executor import Executor
-from tasksched.runtime.http_target import HttpTargets
-from tasksched.runtime.registry import Registry
-from tasksched.runtime.threads import Threads
+from tasksched.runtime.hosts import Hosts
+from tasksched.runtime.http_target import Hooks, HttpTargets
 
 pytestmark = pytest.mark.anyio
-
-POLICY = Retry(5, initial="30s", max="1h", jitter="none")
-
-
-class Target:
-    """Answers every request with the same bytes, and keeps what it was sent."""
-
-    def __init__(self):
-        self.answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-        self.endless = b""
-        self.every_s = 0.0
-        self.requests = []
-        self.connections = 0
-
-    async def __aenter__(self):
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}/hook?x=1"
-        return self
-
-    async def __aexit__(self, *_):
-        self._server.close()
-
-    def says(self, status, body=b"", **headers):
-        lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}"]
-        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-        self.answer = "\r\n".join(lines).encode() + b"\r\n\r\n" + body
-
-    async def _serve(self, reader, writer):
-        self.connections += 1
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = next(
-                    (
-                        int(line[15:])
-                        for line in head.split(b"\r\n")
-                        if line.lower().startswith(b"content-length:")
-                    ),
-                    0,
-                )
-                self.requests.append((head.decode(), await reader.readexactly(length)))
-                writer.write(self.answer)
-                while self.endless:
-                    writer.write(self.endless)
-                    await writer.drain()
-                    await asyncio.sleep(self.every_s)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
 
 
 @pytest.fixture
@@ -82,28 +31,8 @@ async def target():
 
 @pytest.fixture
 async def call():
-    """``await call(url, payload, **grant)``: the outcome of one attempt."""
-    opened = []
-
-    async def attempt(
-        url, payload=..., *, allow=("127.0.0.0/8",), method="POST", headers=(), **fields
-    ):
-        http = HttpTargets(Egress(allow))
-        opened.append(http)
-        executor = Executor(Registry(), Threads(1), http=http)
-        fields.setdefault("retry", POLICY)
-        request = HttpTarget(url, method, tuple(headers))
-        run = Run(grant_of("http", payload, http=request, **fields), 0, 30_000, clock.mono())
-        run.task = asyncio.create_task(executor.run(run))
-        return await run.task
-
-    yield attempt
-    for http in opened:
-        await http.close()
-
-
-def brief(outcome):
-    return outcome.kind, outcome.retry_ms, outcome.reason, outcome.error and outcome.error.type
+    async with caller() as attempt:
+        yield attempt
 
 
 # -- requests ---------------------------------------------------------------------------------------
@@ -418,21 +347,6 @@ async def test_a_refused_address_ends_the_task_and_is_not_told(target, call, hos
     assert "127" not in outcome.error.message
 
 
-async def resolving(monkeypatch, *rounds):
-    """Names resolve to the next round of addresses each time somebody asks."""
-    asked = []
-
-    async def getaddrinfo(host, port, **_):
-        addresses = rounds[min(len(asked), len(rounds) - 1)]
-        asked.append(host)
-        return [
-            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses
-        ]
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
-    return asked
-
-
 async def test_a_name_is_resolved_once_and_the_checked_address_connected_to(
     target, call, monkeypatch
 ):
@@ -474,10 +388,268 @@ async def test_a_name_that_does_not_resolve_is_retried(call, monkeypatch):
 
 async def test_a_cancelled_request_closes_its_connection(target):
     target.answer = b""
-    http = HttpTargets(Egress(("127.0.0.0/8",)))
-    asking = asyncio.create_task(http(grant_of("http", http=HttpTarget(target.url))))
+    http = HttpTargets(Egress(LOOPBACK))
+    asking = asyncio.create_task(http(grant_to(HttpTarget(target.url))))
     await until(lambda: target.requests != [])
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
     await http.close()
+
+
+# -- signatures -------------------------------------------------------------------------------------
+
+MESSAGE = Delivery(message="msg_1", event="task.failed", endpoint="e1")
+
+
+@pytest.fixture
+async def asked():
+    """``await asked(grant, **collaborators)``: what one call says, without an executor."""
+    opened = []
+
+    async def ask(grant, *, hosts=None, **hooks):
+        http = HttpTargets(Egress(LOOPBACK), hosts=hosts, hooks=Hooks(**hooks))
+        opened.append(http)
+        return await http(grant)
+
+    yield ask
+    for http in opened:
+        await http.close()
+
+
+def giving(*secrets):
+    async def read(_grant):
+        return secrets
+
+    return read
+
+
+def headers_of(request):
+    return dict(line.split(": ", 1) for line in request[0].split("\r\n")[1:] if line)
+
+
+@pytest.mark.parametrize(
+    ("method", "payload"),
+    [("POST", {"a": "ü"}), ("POST", ...), ("PUT", [1]), ("GET", {"a": 1}), ("DELETE", ...)],
+)
+@pytest.mark.parametrize("count", [1, 2])
+async def test_the_bytes_sent_are_signed_with_every_secret(target, asked, method, payload, count):
+    secrets = [new_secret() for _ in range(count)]
+    request = HttpTarget(target.url, method)
+
+    await asked(grant_to(request, payload, id="t123"), secrets=giving(*secrets))
+
+    sent, body = headers_of(target.requests[0]), target.requests[0][1]
+    assert ("t123", "1764000000") == (sent["webhook-id"], sent["webhook-timestamp"])
+    for secret in secrets:
+        verify([secret], sent, body, now_s=1_764_000_000)
+
+
+async def test_what_is_signed_is_not_changed_by_a_content_encoding(target, asked):
+    secret, request = new_secret(), HttpTarget(target.url, "POST", (("Content-Encoding", "gzip"),))
+
+    await asked(grant_to(request, {"a": 1}), secrets=giving(secret))
+
+    assert b'{"a":1}' == target.requests[0][1]
+    verify([secret], headers_of(target.requests[0]), b'{"a":1}', now_s=1_764_000_000)
+
+
+async def test_a_delivery_has_the_id_of_its_message_in_every_attempt(target, asked):
+    for attempt in (1, 2):
+        grant = grant_to(HttpTarget(target.url), {}, delivery=MESSAGE, attempt=attempt)
+        await asked(grant, secrets=giving(new_secret()))
+
+    assert ["msg_1", "msg_1"] == [headers_of(each)["webhook-id"] for each in target.requests]
+
+
+async def test_without_secrets_nothing_is_signed(target, asked):
+    await asked(grant_to(HttpTarget(target.url)))
+
+    assert "webhook-" not in target.requests[0][0].lower()
+
+
+async def test_nothing_is_sent_while_the_secrets_cannot_be_read(target, asked):
+    async def away(_grant):
+        raise Unavailable("redis is away")
+
+    outcome = await asked(grant_to(HttpTarget(target.url)), secrets=away)
+
+    assert ("RELEASED", "secrets_unavailable") == (outcome.kind, outcome.reason)
+    assert 500 <= outcome.retry_ms <= 1500
+    assert [] == target.requests
+
+
+async def test_a_secret_that_is_none_is_final_and_not_repeated(target, asked):
+    failure = await asked(grant_to(HttpTarget(target.url)), secrets=giving("hunter2"))
+
+    assert (False, "not_retryable") == (failure.retryable, failure.reason)
+    assert "hunter2" not in repr(failure)
+    assert [] == target.requests
+
+
+# -- callbacks and receivers that are gone ----------------------------------------------------------
+
+
+def token_of(grant):
+    return f"token of {grant.fence}"
+
+
+async def test_202_of_an_asynchronous_target_defers_the_verdict(target, asked):
+    target.says(202, b"later")
+
+    outcome = await asked(grant_to(HttpTarget(target.url, is_async=True)), token=token_of)
+
+    assert Outcome(kind="DEFERRED", lease_ms=300_000) == outcome
+    sent = headers_of(target.requests[0])
+    assert "token of 451584000000000" == sent["Tasksched-Callback-Token"]
+
+
+@pytest.mark.parametrize("status", [200, 201, 204])
+async def test_another_2xx_of_an_asynchronous_target_is_the_verdict(target, asked, status):
+    target.says(status)
+
+    answer = await asked(grant_to(HttpTarget(target.url, is_async=True)), token=token_of)
+
+    assert {"status": status, "body": None} == codec.decode(answer)
+
+
+async def test_a_failure_of_an_asynchronous_target_is_one(target, asked):
+    target.says(500)
+
+    answer = await asked(grant_to(HttpTarget(target.url, is_async=True)), token=token_of)
+
+    assert ("HttpStatus", True) == (answer.error.type, answer.retryable)
+
+
+async def test_other_targets_get_no_token_and_202_is_success(target, asked):
+    target.says(202)
+
+    answer = await asked(grant_to(HttpTarget(target.url)), token=token_of)
+
+    assert {"status": 202, "body": None} == codec.decode(answer)
+    assert "callback" not in target.requests[0][0].lower()
+
+
+@pytest.mark.parametrize(
+    ("status", "delivery", "told"),
+    [
+        (410, MESSAGE, ["e1"]),
+        (410, Delivery(message="msg_1", event="task.failed", secret="s"), []),
+        (410, None, []),
+        (404, MESSAGE, []),
+        (500, MESSAGE, []),
+        (200, MESSAGE, []),
+    ],
+)
+async def test_410_tells_that_the_endpoint_is_gone(target, asked, status, delivery, told):
+    target.says(status)
+    gone = []
+
+    async def note(grant):
+        gone.append(grant.options.delivery.endpoint)
+
+    answer = await asked(grant_to(HttpTarget(target.url), delivery=delivery), gone=note)
+
+    assert told == gone
+    if status == 410:
+        assert (False, "not_retryable") == (answer.retryable, answer.reason)
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), NotFound("deleted meanwhile")])
+async def test_410_is_final_also_if_nobody_can_be_told(target, asked, error):
+    target.says(410)
+
+    async def failing(_grant):
+        raise error
+
+    answer = await asked(grant_to(HttpTarget(target.url), delivery=MESSAGE), gone=failing)
+
+    assert (False, "not_retryable") == (answer.retryable, answer.reason)
+
+
+# -- hosts ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "is_open"),
+    [
+        (500, True),
+        (503, True),
+        (429, False),
+        (408, False),
+        (404, False),
+        (302, False),
+        (200, False),
+    ],
+)
+async def test_5xx_in_a_row_open_the_circuit_and_other_answers_do_not(
+    target, asked, status, is_open
+):
+    target.says(status)
+    hosts = Hosts(failures=2)
+    for _ in range(2):
+        await asked(grant_to(HttpTarget(target.url)), hosts=hosts)
+
+    answer = await asked(grant_to(HttpTarget(target.url)), hosts=hosts)
+
+    assert is_open == (isinstance(answer, Outcome) and answer.reason == "circuit_open")
+    assert (2 if is_open else 3) == len(target.requests)
+
+
+async def test_failed_connections_open_the_circuit(asked):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+    hosts = Hosts(failures=2)
+    answers = [await asked(grant_to(HttpTarget(url)), hosts=hosts) for _ in range(3)]
+
+    assert ["HttpConnection", "HttpConnection"] == [each.error.type for each in answers[:2]]
+    assert "circuit_open" == answers[2].reason
+
+
+async def test_a_refused_address_says_nothing_about_its_host(asked, monkeypatch):
+    await resolving(monkeypatch, ["10.0.0.1"])
+    hosts = Hosts(failures=1)
+    for url in ("http://169.254.169.254/", "http://name.example/"):
+        await asked(grant_to(HttpTarget(url)), hosts=hosts)
+
+    assert 0 == hosts.known
+
+
+@pytest.mark.parametrize(("why", "is_open"), [("timeout", True), (None, False), ("cancel", False)])
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"])
+async def test_of_cancelled_requests_only_those_out_of_time_count(
+    target, asked, why, is_open, answer
+):
+    target.answer = answer
+    hosts = Hosts(failures=1)
+    asking = asyncio.create_task(asked(grant_to(HttpTarget(target.url)), hosts=hosts))
+    await until(lambda: target.requests != [])
+    asking.cancel(why)
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+    target.says(200)
+    answer = await asked(grant_to(HttpTarget(target.url)), hosts=hosts)
+
+    assert is_open == (isinstance(answer, Outcome) and answer.reason == "circuit_open")
+
+
+async def test_tenants_share_the_places_of_a_host(target, asked):
+    """One of them holds the only place: the other is handed back, and not counted."""
+    target.answer = b""
+    hosts = Hosts(concurrency=1)
+    holder = grant_to(HttpTarget(target.url), lane="default:normal:acme:http")
+    holding = asyncio.create_task(asked(holder, hosts=hosts))
+    await until(lambda: target.requests != [])
+    other = grant_to(HttpTarget(target.url + "&y=2"), lane="default:normal:umbrella:http")
+
+    outcome = await asked(other, hosts=hosts)
+
+    assert ("RELEASED", "host_busy") == (outcome.kind, outcome.reason)
+    assert 500 <= outcome.retry_ms <= 1500
+    assert 1 == target.connections
+    holding.cancel()
+    await asyncio.gather(holding, return_exceptions=True)
+    target.says(200)
+    assert isinstance(await asked(other, hosts=hosts), bytes)
+    assert 0 == hosts.known

@@ -14,7 +14,7 @@ from tasksched import log
 from tasksched.errors import TaskschedError, Unavailable
 from tasksched.model.outcome import Outcome
 from tasksched.runtime.context import Run
-from tasksched.store.protocol import BATCH_MAX, Store
+from tasksched.store.protocol import BATCH_MAX, Release, Store
 
 BATCH_BYTES_MAX = 768 * 1024  # of results and errors; the rest of a row is small
 ERROR_BYTES = 16 * 1024  # an error's text as JSON, at most
@@ -26,20 +26,26 @@ _log = log.get("completer")
 
 End = tuple[Run, Outcome]
 Forget = Callable[[Sequence[Run]], None]
+Prepare = Callable[[Sequence[Run]], Awaitable[None]]
 
 
 class Completer:
-    """``forget(runs)`` is called when the server has answered for them."""
+    """``forget(runs)`` is called when the server has answered for them.
 
-    def __init__(self, store: Store, forget: Forget) -> None:
+    ``prepare(runs)`` sends what they have said before their outcomes are reported.
+    """
+
+    def __init__(self, store: Store, forget: Forget, prepare: Prepare) -> None:
         self._store = store
         self._forget = forget
+        self._prepare = prepare
         self._waiting: list[list[End]] = [[] for _ in range(store.shards)]
         self._sending: dict[int, asyncio.Task[None]] = {}
         self._aborted = False
         self.held = 0  # handed in, not answered for
         self.settled = 0
         self.released = 0
+        self.deferred = 0
         self.stale = 0
         self.conflicts = 0
         self.refused = 0
@@ -71,8 +77,14 @@ class Completer:
     async def _send(self, shard: int) -> None:
         try:
             while ends := self._cut(shard):
-                await self._settle_all(shard, [end for end in ends if end[1].kind != "RELEASED"])
-                await self._release_all(shard, [end for end in ends if end[1].kind == "RELEASED"])
+                await self._prepare([run for run, _ in ends if run.lines])
+                kinds = {outcome.kind for _, outcome in ends}
+                if kinds.isdisjoint(_UNSETTLED):
+                    await self._settle_all(shard, ends)
+                    continue
+                await self._settle_all(shard, [e for e in ends if e[1].kind not in _UNSETTLED])
+                await self._release_all(shard, [e for e in ends if e[1].kind == "RELEASED"])
+                await self._defer_all(shard, [e for e in ends if e[1].kind == "DEFERRED"])
         finally:
             del self._sending[shard]
 
@@ -99,11 +111,24 @@ class Completer:
 
     async def _release_all(self, shard: int, ends: list[End]) -> None:
         async def release(part: Sequence[End]) -> list[str]:
-            return await self._store.release(shard, [(r.grant.id, r.grant.fence) for r, _ in part])
+            rows = [
+                Release(run.grant.id, run.grant.fence, outcome.retry_ms, outcome.reason)
+                for run, outcome in part
+            ]
+            return await self._store.release(shard, rows)
 
         if ends:
             taken = await self._told(ends, release)
             self.released += taken
+
+    async def _defer_all(self, shard: int, ends: list[End]) -> None:
+        async def defer(part: Sequence[End]) -> list[str]:
+            rows = [(run.grant.id, run.grant.fence, outcome.lease_ms) for run, outcome in part]
+            return await self._store.defer(shard, rows)
+
+        if ends:
+            taken = await self._told(ends, defer)
+            self.deferred += taken
 
     async def _told(
         self, ends: list[End], tell: Callable[[Sequence[End]], Awaitable[list[str]]]
@@ -153,4 +178,5 @@ class Completer:
         )
 
 
+_UNSETTLED = frozenset({"RELEASED", "DEFERRED"})
 _MISSED = frozenset({"stale", "conflict", "refused"})

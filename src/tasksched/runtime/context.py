@@ -8,26 +8,34 @@ the outcome (``runtime.executor``).
 
 import asyncio
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from tasksched import clock, log
+from tasksched.errors import Unavailable
+from tasksched.model import codec
+from tasksched.model.callback import LEASE_MS, MESSAGE_MAX, read_lease
+from tasksched.model.control import Deferred
+from tasksched.model.durations import Duration
 from tasksched.model.outcome import bounded
+from tasksched.runtime.threads import without_loop
 from tasksched.store.protocol import Grant
+from tasksched.store.reads import LINES_MAX
 
 # What interrupts a run: a cancel was requested, its time is over, the worker hands it back, or the
 # lease is lost and the worker is set to abort then.
 Why = Literal["", "cancel", "timeout", "release", "lease"]
 
-MESSAGE_MAX = 1024
 PULSE_EVERY_S = 0.2
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _encode_json = msgspec.json.Encoder().encode
 _log = log.get("handler")
+_speaking = threading.Lock()  # threads of one handler may say lines at the same time
 
 
 class Run:
@@ -46,6 +54,8 @@ class Run:
     timeout_ms: int | None = None
     deadline: float | None = None
     progress = ""  # JSON, to go with the next beat
+    said = 0  # lines, so far
+    lines: list[tuple[int, str]] | None = None  # number and text of those that are not sent yet
 
     def __init__(self, grant: Grant, shard: int, lease_ms: int, since: float) -> None:
         self.grant = grant
@@ -61,17 +71,72 @@ class Run:
         # A task that has not entered its handler looks at `why` before it does; cancelled there it
         # would never run, nor give its slot back.
         if self.entered and not self.in_thread and not self.ended and self.task is not None:
-            self.task.cancel()
+            self.task.cancel(why)
+
+
+    def add_line(self, text: str) -> None:
+        """It says a line. From any thread."""
+        with _speaking:
+            self.said += 1
+            if self.lines is None:
+                self.lines = []
+            self.lines.append((self.said, text))
+            if len(self.lines) > LINES_MAX:
+                del self.lines[0]
+
+    def take_lines(self) -> list[tuple[int, str]]:
+        """The lines that are not sent yet; they are the caller's now."""
+        with _speaking:
+            taken, self.lines = self.lines or [], None
+        return taken
+
+
+class Desk(Protocol):
+    """Where the runs of a worker hand in what they have to say."""
+
+    def pulse(self, run: Run) -> None:
+        """It wants a heartbeat soon. From any thread."""
+
+    def say(self, run: Run) -> None:
+        """It has said a line. From any thread."""
+
+    async def checkpoint(self, run: Run, value: bytes) -> None:
+        """Keep this for the next attempt. Raises Conflict where the run is not current any more."""
+
+    async def restore(self, run: Run) -> bytes | None:
+        """What an earlier attempt kept."""
+
+    def token(self, run: Run) -> str:
+        """What a callback proves with that it speaks for this attempt."""
+
+
+class NoDesk:
+    """The desk of an executor that nobody listens to."""
+
+    def pulse(self, run: Run) -> None:
+        pass
+
+    def say(self, run: Run) -> None:
+        pass
+
+    async def checkpoint(self, run: Run, value: bytes) -> None:
+        raise Unavailable("there is no server to keep a checkpoint")
+
+    async def restore(self, run: Run) -> bytes | None:
+        return None
+
+    def token(self, run: Run) -> str:
+        return ""
 
 
 class Ctx:
     """What a handler may know about its run and say while it runs. Safe to use from threads."""
 
-    __slots__ = ("_log", "_pulse", "_run")
+    __slots__ = ("_desk", "_log", "_run")
 
-    def __init__(self, run: Run, pulse: Callable[[Run], None]) -> None:
+    def __init__(self, run: Run, desk: Desk) -> None:
         self._run = run
-        self._pulse = pulse
+        self._desk = desk
         self._log: Any = None
 
     @property
@@ -149,7 +214,56 @@ class Ctx:
                 raise ValueError("progress is a finite number")
             seen = {"at": progress, "message": bounded(message, MESSAGE_MAX)}
             run.progress = _encode_json(seen).decode()
-        self._pulse(run)
+        self._desk.pulse(run)
+
+    def line(self, text: str) -> None:
+        """Adds a line to the log of the task, which keeps the last 200 of at most 1 KiB each.
+
+        For people who look at the task; ``log`` writes to the log of the worker. Never waits.
+        """
+        self._run.add_line(bounded(text, MESSAGE_MAX))
+        self._desk.say(self._run)
+
+    async def checkpoint(self, value: Any) -> None:
+        """Keeps a value (JSON, at most 64 KiB) that the next attempt gets from ``restore``.
+
+        Returns when it is stored. Raises Invalid or TooLarge for the value, Conflict when another
+        run has the task by now, Unavailable when Redis stays away.
+        """
+        await self._desk.checkpoint(self._run, codec.encode(value, most=codec.RESULT_MAX))
+
+    async def restore(self, absent: Any = None) -> Any:
+        """What an earlier attempt of this task kept by ``checkpoint``; else ``absent``."""
+        found = await self._desk.restore(self._run)
+        return absent if found is None else codec.decode(found)
+
+    def checkpoint_sync(self, value: Any) -> None:
+        """As ``checkpoint``, for handlers in threads."""
+        self._waited(self.checkpoint(value))
+
+    def restore_sync(self, absent: Any = None) -> Any:
+        """As ``restore``, for handlers in threads."""
+        return self._waited(self.restore(absent))
+
+    def _waited(self, asked: Coroutine[Any, Any, Any]) -> Any:
+        task = self._run.task
+        if task is None:  # a process of its own, where nothing else runs: the desk waits itself
+            return without_loop(asked)
+        return asyncio.run_coroutine_threadsafe(asked, task.get_loop()).result()
+
+    @property
+    def callback_token(self) -> str:
+        """Give it, with the fence, to whoever will report the verdict of a run that is deferred."""
+        return self._desk.token(self._run)
+
+    def defer(self, lease: Duration = LEASE_MS / 1000) -> Deferred:
+        """``return ctx.defer()``: the task goes on elsewhere, and its slot here is free.
+
+        It stays RUNNING until somebody completes or fails it with its fence and callback token
+        (``POST /tasks/{id}/complete``, ``app.complete``), renews its lease by a heartbeat, or does
+        not within ``lease``: then the attempt has timed out.
+        """
+        return Deferred(read_lease(lease))
 
 
 def pulsed_at(run: Run) -> float:

@@ -12,20 +12,26 @@ import functools
 import inspect
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Protocol
 
 from tasksched import clock, log
 from tasksched.errors import Invalid, TooLarge
 from tasksched.model import codec
-from tasksched.model.control import Discard, RetryLater
+from tasksched.model.control import Deferred, Discard, RetryLater
+from tasksched.model.notify import NOTIFY_ROUTE
 from tasksched.model.outcome import Failure, Outcome, error_info, judge
 from tasksched.model.task import HTTP_ROUTE, HTTP_TIMEOUT_MS
 from tasksched.runtime import threads as threads_module
-from tasksched.runtime.context import Ctx, Run
+from tasksched.runtime import upgrades as upgrades_module
+from tasksched.runtime.cells import Cells
+from tasksched.runtime.context import Ctx, Desk, NoDesk, Run
+from tasksched.runtime.frames import job_of
+from tasksched.runtime.isolated import run_isolated
 from tasksched.runtime.registry import Handler, Registry
-from tasksched.runtime.threads import Threads
+from tasksched.runtime.threads import Ended
+from tasksched.runtime.upgrades import UpgradeFailed, upgraded
 from tasksched.store.protocol import Grant
 
 FRAMES_MAX = 30
@@ -36,30 +42,52 @@ SUCCEEDED_NULL = Outcome(kind="SUCCEEDED", result=NULL)
 RELEASED = Outcome(kind="RELEASED")
 CANCELLED = Outcome(kind="CANCELLED")
 
-_OWN_FILES = frozenset({__file__, threads_module.__file__})
+_OWN_FILES = frozenset({__file__, threads_module.__file__, upgrades_module.__file__})
 _log = log.get("executor")
 
 Abandon = Callable[[Run, Outcome], None]
 
 
 class HttpCall(Protocol):
-    """Makes the request of an HTTP task: the encoded result, or what went wrong."""
+    """Runs what is built in, the request of an HTTP task for one.
 
-    async def __call__(self, grant: Grant) -> bytes | Failure: ...
+    The encoded result, or what went wrong; or how the attempt ends, where it says so itself.
+    """
+
+    async def __call__(self, grant: Grant) -> bytes | Failure | Outcome: ...
+
+
+class Caller(Protocol):
+    """Calls the functions of synchronous handlers: ``Threads``, or the main thread of a cell."""
+
+    def run(self, function: Callable[[], Any]) -> Awaitable[Ended]: ...
 
 
 class Plan:
     """A handler, prepared: what a run of it needs and nothing that has to be looked up."""
 
-    __slots__ = ("function", "is_apart", "is_http", "never", "timeout_ms", "wants_ctx")
+    __slots__ = (
+        "function", "handler", "is_apart", "is_http", "is_older", "is_process", "never",
+        "timeout_ms", "version", "wants_ctx",
+    )  # fmt: skip
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, version: str | None = None) -> None:
         self.function: Callable[..., Any] = handler.function
+        self.handler = handler
+        self.version = version
+        self.is_older = version in handler.accepts
+        self.is_process = handler.process
         self.is_apart = handler.mode == "thread"
         self.wants_ctx = handler.wants_ctx
         self.never = handler.retry.never
         self.timeout_ms = handler.timeout_ms
         self.is_http = False
+
+    def arguments(self, payload: bytes | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the function is called with. Raises Invalid."""
+        if self.is_older:
+            return _spread(upgraded(self.handler, self.version, payload))
+        return _arguments(payload)
 
 
 def _http_plan(call: HttpCall, timeout_ms: int) -> Plan:
@@ -70,27 +98,36 @@ def _http_plan(call: HttpCall, timeout_ms: int) -> Plan:
 
 
 class Executor:
-    """Runs grants. ``abandon`` is told the outcome of a run whose handler does not end in time,
-    ``pulse`` which run wants a heartbeat.
+    """Runs grants. ``abandon`` is told the outcome of a run whose handler does not end in time;
+    at the ``desk`` runs hand in what they have to say. ``notify`` tells the receivers of an event.
     """
 
     def __init__(
         self,
         registry: Registry,
-        threads: Threads,
+        threads: Caller,
         *,
         http: HttpCall | None = None,
+        notify: HttpCall | None = None,
         http_timeout_ms: int = HTTP_TIMEOUT_MS,
         result_bytes_max: int = codec.RESULT_MAX,
     ) -> None:
         self._threads = threads
         self._result_bytes_max = result_bytes_max
-        self._plans = {handler.target.route: Plan(handler) for handler in registry}
+        self._plans = {
+            route: Plan(handler, version)
+            for handler in registry
+            for route, version in handler.routes.items()
+        }
         if http is not None:
             self._plans[HTTP_ROUTE] = _http_plan(http, http_timeout_ms)
+        if notify is not None:
+            self._plans[NOTIFY_ROUTE] = _http_plan(notify, http_timeout_ms)
         self.rng: Callable[[], float] = random.random
         self.abandon: Abandon = lambda _run, _outcome: None
-        self.pulse: Callable[[Run], None] = lambda _run: None
+        self.desk: Desk = NoDesk()
+        self.cells: Cells | None = None
+        self.keeps_time = True  # a cell's worker does it for the cell
 
     async def run(self, run: Run) -> Outcome:
         """Whatever happens becomes an Outcome; only the worker's own cancellation escapes."""
@@ -99,8 +136,10 @@ class Executor:
         if plan is None:
             _log.error("task.unknown_route", task_id=grant.id, lane=grant.lane)
             return RELEASED
+        if self.cells is not None and (plan.is_process or grant.lost > 0) and not plan.is_http:
+            return await self._isolated(self.cells, run, plan)
         try:
-            args, kwargs = _arguments(grant.payload)
+            args, kwargs = plan.arguments(grant.payload)
         except Invalid as error:
             return self._final(run, error, "payload_not_readable")
         if run.why:
@@ -109,7 +148,7 @@ class Executor:
         timer = self._arm(run, plan)
         try:
             if plan.wants_ctx:
-                args = (Ctx(run, self.pulse), *args)
+                args = (Ctx(run, self.desk), *args)
             if plan.is_apart:
                 return await self._apart(run, plan, args, kwargs)
             value = await plan.function(*args, **kwargs)
@@ -128,6 +167,8 @@ class Executor:
         """What does not run in the event loop itself: a thread, or another host."""
         if plan.is_http:
             answer = await plan.function(run.grant)
+            if isinstance(answer, Outcome):
+                return answer
             if isinstance(answer, bytes):
                 return Outcome(kind="SUCCEEDED", result=answer)
             return self._judged(run, answer)
@@ -135,11 +176,26 @@ class Executor:
         value, error = await self._threads.run(functools.partial(plan.function, *args, **kwargs))
         return self._succeeded(run, value) if error is None else self._failed(run, plan, error)
 
+    async def _isolated(self, cells: Cells, run: Run, plan: Plan) -> Outcome:
+        """In a process of its own: a suspect shall harm no neighbour."""
+        if run.why:
+            return self._interrupted(run, None)
+        run.entered = True
+        job = job_of(
+            run.grant,
+            lease_ms=run.lease_ms,
+            timeout_ms=run.grant.options.timeout_ms or plan.timeout_ms,
+            result_bytes_max=self._result_bytes_max,
+        )
+        arm = functools.partial(self._arm, run, plan)
+        outcome = await run_isolated(cells, run, job, arm=arm, desk=self.desk, rng=self.rng)
+        return outcome or self._interrupted(run, None)
+
     # -- time ---------------------------------------------------------------------------------------
 
     def _arm(self, run: Run, plan: Plan) -> asyncio.TimerHandle | None:
         timeout_ms = run.grant.options.timeout_ms or plan.timeout_ms
-        if timeout_ms is None:
+        if timeout_ms is None or not self.keeps_time:
             return None
         run.timeout_ms = timeout_ms
         run.deadline = clock.mono() + timeout_ms / 1000
@@ -168,6 +224,8 @@ class Executor:
             return self._interrupted(run, None)
         if value is None:
             return SUCCEEDED_NULL
+        if type(value) is Deferred:
+            return Outcome(kind="DEFERRED", lease_ms=value.lease_ms)
         try:
             result = codec.encode(value, most=self._result_bytes_max)
         except TooLarge as error:
@@ -202,7 +260,9 @@ class Executor:
         return self._judged(run, Failure(error=info, kind="TIMED_OUT"))
 
     def _final(self, run: Run, error: Exception, reason: str) -> Outcome:
-        info = error_info(type(error).__name__, text_of(error))
+        cause = error.__cause__ if isinstance(error, UpgradeFailed) else None
+        where = traceback_of(cause) if cause is not None else ""
+        info = error_info(type(error).__name__, text_of(error), where)
         return self._judged(run, Failure(error=info, retryable=False, reason=reason))
 
     def _judged(self, run: Run, failure: Failure) -> Outcome:
@@ -214,7 +274,10 @@ def _arguments(payload: bytes | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """An object becomes keyword arguments, an array positional ones, anything else one argument."""
     if not payload:
         return (), {}
-    value = codec.decode(payload)
+    return _spread(codec.decode(payload))
+
+
+def _spread(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if type(value) is dict:
         return (), value
     if type(value) is list:
@@ -240,7 +303,7 @@ def _fits(plan: Plan, grant: Grant, error: TypeError) -> bool:
     frames = traceback.walk_tb(error.__traceback__)
     if code is not None and any(frame.f_code is code for frame, _ in frames):
         return True
-    args, kwargs = _arguments(grant.payload)
+    args, kwargs = plan.arguments(grant.payload)
     try:
         inspect.signature(plan.function).bind(*((None,) * plan.wants_ctx), *args, **kwargs)
     except TypeError:

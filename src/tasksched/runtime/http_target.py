@@ -1,19 +1,25 @@
 """HTTP targets: one request per attempt, guarded, bounded, and read as success, retry or the end.
 
 The payload goes out as a JSON body with headers that name task, attempt and fence; the idempotency
-key is the task's id, the same in every attempt. Invariant: a connection is made only to an address
-that was checked after the one resolution it came from; redirects are not followed, proxies and .netrc
-not looked up, nothing is decompressed, and no more of an answer is read than is kept. Whoever asks
-puts a deadline around the call (``runtime.executor``). What the record says of a failed connection is
-a coarse word: addresses, ports and foreign texts stay out of it.
+key is the task's id, the same in every attempt; where there are secrets, the bytes sent are signed
+(``model.signature``). How many requests a host gets is decided by ``runtime.hosts``: a run that gets
+no turn is handed back. A target that says so answers 202 and tells the verdict later. Invariant: a
+connection is made only to an address that was checked after the one resolution it came from;
+redirects are not followed, proxies and .netrc not looked up, nothing is decompressed, and no more of
+an answer is read than is kept. Whoever asks puts a deadline around the call (``runtime.executor``).
+What the record says of a failed connection is a coarse word: addresses, ports and foreign texts stay
+out of it.
 """
 
 import asyncio
 import contextlib
+import random
 import socket
 import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 import msgspec
@@ -21,8 +27,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from multidict import CIMultiDict
 from yarl import URL
 
-from tasksched import clock
-from tasksched.errors import Invalid, TooLarge
+from tasksched import clock, log
+from tasksched.errors import Invalid, TaskschedError, TooLarge
 from tasksched.model import codec
 from tasksched.model.http_rules import (
     BODILESS,
@@ -35,18 +41,53 @@ from tasksched.model.http_rules import (
     retry_after_ms,
 )
 from tasksched.model.instants import format_instant
-from tasksched.model.outcome import Failure, error_info
+from tasksched.model.outcome import Failure, Outcome, error_info
+from tasksched.model.signature import sign
 from tasksched.model.task import HttpTarget
 from tasksched.runtime.egress import Egress, TargetNotAllowedError
+from tasksched.runtime.hosts import Hosts
 from tasksched.store.protocol import Grant
 
 RETRYABLE = frozenset({408, 425, 429})
-NOT_IMPLEMENTED = 501
+ACCEPTED, GONE, NOT_IMPLEMENTED = 202, 410, 501
 CHUNK = 16 * 1024
+CALLBACK_LEASE_MS = 300_000
+NO_SECRETS_REST_MS = 1000  # before the next try of a run whose secrets could not be read
 FRAME = 64  # bytes of an encoded result around its body
 USER_AGENT = f"tasksched/{version('tasksched')}"
 
+# OpenSSL's X509_V_ERR codes. Its own texts repeat the name that was asked for.
+_CERTIFICATE_FAULTS: Final = {
+    9: "not valid yet",
+    10: "expired",
+    18: "self-signed",
+    62: "made out to another name",
+    64: "made out to another name",
+}
+
 _encode_json = msgspec.json.Encoder().encode
+_log = log.get("http_target")
+
+
+async def _no_secrets(_: Grant) -> Sequence[str]:
+    return ()
+
+
+async def _nothing(_: Grant) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What requests need to know from elsewhere, and whom they tell.
+
+    ``secrets``: to sign with, the newest first; none = unsigned. ``token``: what the target of this
+    run shows when it calls back. ``gone``: the receiver of a delivery wants no more of them.
+    """
+
+    secrets: Callable[[Grant], Awaitable[Sequence[str]]] = _no_secrets
+    token: Callable[[Grant], str] = lambda _: ""
+    gone: Callable[[Grant], Awaitable[None]] = _nothing
 
 
 class PinnedResolver(AbstractResolver):
@@ -86,16 +127,26 @@ class HttpTargets:
         self,
         egress: Egress,
         *,
+        hosts: Hosts | None = None,
+        hooks: Hooks | None = None,
+        callback_lease_ms: int = CALLBACK_LEASE_MS,
         response_bytes_max: int = 64 * 1024,
         result_bytes_max: int = codec.RESULT_MAX,
     ) -> None:
         self._egress = egress
+        self._hosts = hosts or Hosts()
+        self._hooks = hooks or Hooks()
+        self._callback_lease_ms = callback_lease_ms
         self._result_bytes_max = result_bytes_max
         self._body_max = max(0, min(response_bytes_max, result_bytes_max - FRAME))
         self._session: aiohttp.ClientSession | None = None
 
-    async def __call__(self, grant: Grant) -> bytes | Failure:
-        """The encoded result of the request, or what went wrong. Raises only cancellation."""
+    async def __call__(self, grant: Grant) -> bytes | Failure | Outcome:
+        """The encoded result of the request, or what went wrong; an Outcome where that decides
+        already: RELEASED (no turn at the host), DEFERRED (a callback comes).
+
+        Raises only cancellation.
+        """
         target = grant.options.http
         if target is None:
             return _final("Invalid", "the record has no target", "not_retryable")
@@ -104,20 +155,23 @@ class HttpTargets:
         except Invalid as error:
             return _final("Invalid", error.detail, "payload_not_readable")
         try:
-            url, headers = self._checked(target, grant, has_body=body is not None)
+            url = self._checked(target)
+            headers = self._headers(target, grant, has_body=body is not None)
         except Invalid as error:
             return _final("target_not_allowed", error.detail, "target_not_allowed")
         except TargetNotAllowedError:
             return _not_allowed()
-        return await self._request(target.method, url, headers, body, grant)
+        try:
+            headers.update(await self._signature(grant, body or b""))
+        except TaskschedError as error:
+            return _unsigned(grant, error)
+        return await self._in_turn(_Request(target, url, headers, body, grant))
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
 
-    def _checked(
-        self, target: HttpTarget, grant: Grant, *, has_body: bool
-    ) -> tuple[URL, "CIMultiDict[str]"]:
+    def _checked(self, target: HttpTarget) -> URL:
         """The target checked again: records may come from elsewhere than our own edge."""
         if target.method not in METHODS:
             raise Invalid(f"a method is one of {', '.join(METHODS)}")
@@ -128,6 +182,9 @@ class HttpTargets:
             raise Invalid("the host of the URL can be read in two ways")
         if parse_address(host) is not None:
             self._egress.check(host, [host])
+        return url
+
+    def _headers(self, target: HttpTarget, grant: Grant, *, has_body: bool) -> "CIMultiDict[str]":
         headers = CIMultiDict(check_headers(target.headers))
         headers.update(
             {
@@ -142,22 +199,70 @@ class HttpTargets:
         )
         if has_body:
             headers["Content-Type"] = "application/json"
-        return url, headers
+        if target.is_async and (token := self._hooks.token(grant)):
+            headers["Tasksched-Callback-Token"] = token
+        return headers
 
-    async def _request(
-        self, method: str, url: URL, headers: "CIMultiDict[str]", body: bytes | None, grant: Grant
-    ) -> bytes | Failure:
+    async def _signature(self, grant: Grant, body: bytes) -> dict[str, str]:
+        """The headers of Standard Webhooks over exactly the bytes sent; none without secrets."""
+        secrets = await self._hooks.secrets(grant)
+        if not secrets:
+            return {}
+        delivery = grant.options.delivery
+        message = delivery.message if delivery else grant.id
+        at_s = grant.started_ms // 1000
+        return {
+            "webhook-id": message,
+            "webhook-timestamp": str(at_s),
+            "webhook-signature": sign(secrets, message, at_s, body),
+        }
+
+    async def _in_turn(self, request: "_Request") -> bytes | Failure | Outcome:
+        """The request, as soon as its host has a place; handed back if it has none."""
+        host = host_of(request.target.url)
+        turn = await self._hosts.enter(f"{request.url.scheme}://{host}:{request.url.port}")
+        if isinstance(turn, Outcome):
+            return turn
+        met = _Met()
+        try:
+            answer = await self._request(request, met)
+        except asyncio.CancelledError as error:
+            if error.args == ("timeout",):  # who cancels says why (``runtime.context``)
+                met.is_alive = False
+            raise
+        finally:
+            self._hosts.leave(turn, is_alive=met.is_alive)
+        delivery = request.grant.options.delivery
+        if met.status == GONE and delivery is not None and delivery.endpoint is not None:
+            await self._tell_gone(request.grant)
+        return answer
+
+    async def _request(self, request: "_Request", met: "_Met") -> bytes | Failure | Outcome:
         try:
             async with self._client().request(
-                method, url, headers=headers, data=body, allow_redirects=False
+                request.target.method,
+                request.url,
+                headers=request.headers,
+                data=request.body,
+                allow_redirects=False,
             ) as response:
+                met.status, met.is_alive = response.status, response.status < 500
+                if response.status == ACCEPTED and request.target.is_async:
+                    return Outcome(kind="DEFERRED", lease_ms=self._callback_lease_ms)
                 if 200 <= response.status < 300:
                     return await self._result(response)
-                return _refused(response, grant.options.retry.max_ms)
+                return _refused(response, request.grant.options.retry.max_ms)
         except TargetNotAllowedError:
             return _not_allowed()
         except (aiohttp.ClientError, OSError, ValueError) as error:
+            met.is_alive = False
             return Failure(error=error_info("HttpConnection", _coarse(error)))
+
+    async def _tell_gone(self, grant: Grant) -> None:
+        try:
+            await self._hooks.gone(grant)
+        except TaskschedError as error:  # the next delivery will be answered the same
+            _log.warning("endpoint.not_disabled", task_id=grant.id, error=type(error).__name__)
 
     async def _result(self, response: aiohttp.ClientResponse) -> bytes:
         raw = bytearray()
@@ -201,6 +306,24 @@ class HttpTargets:
         return self._session
 
 
+class _Request(NamedTuple):
+    """What is sent, and for which run."""
+
+    target: HttpTarget
+    url: URL
+    headers: "CIMultiDict[str]"
+    body: bytes | None
+    grant: Grant
+
+
+@dataclass(slots=True)
+class _Met:
+    """What the host showed of itself, also where the request was cut off."""
+
+    status: int = 0
+    is_alive: bool | None = None
+
+
 def _body_of(target: HttpTarget, payload: bytes | None) -> bytes | None:
     if not payload or target.method in BODILESS:
         return None
@@ -231,8 +354,9 @@ def _coarse(error: Exception) -> str:
         return "the target's name could not be resolved"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         cause = error.certificate_error
-        reason = cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else ""
-        return f"the target's certificate is not valid: {reason or 'not trusted'}"
+        code = cause.verify_code if isinstance(cause, ssl.SSLCertVerificationError) else 0
+        fault = _CERTIFICATE_FAULTS.get(code, "not trusted")
+        return f"the target's certificate is not valid: {fault}"
     if isinstance(error, aiohttp.ClientSSLError):
         return "the TLS handshake with the target failed"
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -244,6 +368,15 @@ def _coarse(error: Exception) -> str:
 
 def _final(kind: str, text: str, reason: str) -> Failure:
     return Failure(error=error_info(kind, text), retryable=False, reason=reason)
+
+
+def _unsigned(grant: Grant, error: TaskschedError) -> Failure | Outcome:
+    """Nothing is sent without the signature it should have."""
+    _log.warning("secrets.failed", task_id=grant.id, error=type(error).__name__)
+    if not error.retryable:
+        return _final("Invalid", "the secrets to sign with cannot be used", "not_retryable")
+    wait_ms = int(NO_SECRETS_REST_MS * (0.5 + random.random()))
+    return Outcome(kind="RELEASED", retry_ms=wait_ms, reason="secrets_unavailable")
 
 
 def _not_allowed() -> Failure:

@@ -1,10 +1,11 @@
 """Janitor: retention, and the sweep that mends what the watch index cannot see.
 
 One shard at a time in rotation, one bounded script call after the other. Finished tasks leave by
-age, count and bytes; entries of ready streams that have no task behind them go, running tasks that
+age, count and bytes, as their tenant's settings say, else the installation's; entries of ready streams that have no task behind them go, running tasks that
 were lost from the watch index are watched again, consumers of dead workers are removed. Next times
 that were computed with another release of the zone data are computed anew: at the first look at a
-shard, and hourly, for a process with an older release may have written since.
+shard, and hourly, for a process with an older release may have written since. Settings that a shard
+has not heard of are copied to it.
 """
 
 import asyncio
@@ -15,13 +16,17 @@ import msgspec
 
 from tasksched import clock, log
 from tasksched.errors import TaskschedError
+from tasksched.model.tenant import TenantSettings
 from tasksched.runtime import ticker
 from tasksched.store.protocol import BATCH_MAX, Store
 from tasksched.store.reads import Reads
+from tasksched.store.records import Records, copy_conf
 from tasksched.store.schedules import Schedules
 
 RETIME_MS = 3_600_000
 BUDGET_SHARE = 4  # finished records may use a quarter of the server's memory budget
+
+_NOTHING_SET = TenantSettings()
 
 _log = log.get("janitor")
 
@@ -45,6 +50,7 @@ class Janitor:
         self._retention = retention
         self._rest_s = look_ms / 1000
         self._schedules = Schedules(store)
+        self._tenants = Records(store, store.global_keys.tenants, TenantSettings)
         self._retimed_ms: dict[int, int] = {}
         self.removed = 0
         self.mended = 0
@@ -64,6 +70,7 @@ class Janitor:
     async def clean(self, shard: int) -> None:
         """One round over one shard."""
         await self._retime(shard)
+        await copy_conf(self._store, shard)
         keys, gateway = self._store.keys[shard], self._store.gateway
         streams, tenants = await gateway.pipeline(
             [("SMEMBERS", keys.opened), ("SMEMBERS", keys.tenants)]
@@ -72,8 +79,11 @@ class Janitor:
             await self._sweep(shard, stream.decode())
         if tenants:
             bytes_max = await self._bytes_max()
-            for tenant in tenants:
-                await self._prune(shard, tenant.decode(), bytes_max)
+            chosen = await self._tenants.all()
+            for name in tenants:
+                tenant = name.decode()
+                own = chosen[tenant].value if tenant in chosen else _NOTHING_SET
+                await self._prune(shard, tenant, self._limits(own, bytes_max))
 
     async def _retime(self, shard: int) -> None:
         before_ms = self._retimed_ms.get(shard)
@@ -97,20 +107,27 @@ class Janitor:
                     watched=swept.watched,
                 )
 
-    async def _prune(self, shard: int, tenant: str, bytes_max: int) -> None:
+    def _limits(self, own: TenantSettings, bytes_max: int) -> dict[str, int]:
+        """What one shard may keep for a tenant: its own settings where it has any, else ours."""
+
+        def first(mine: int | None, ours: int) -> int:
+            return ours if mine is None else mine
+
+        usual, shards = self._retention, self._store.shards
+        own_bytes = own.retention_bytes_max
+        return {
+            "done_ms": first(own.retention_success_ms, usual.success_ms),
+            "dead_ms": first(own.retention_failed_ms, usual.failed_ms),
+            "count_max": -(-first(own.retention_count_max, usual.count_max) // shards),
+            "bytes_max": bytes_max if own_bytes is None else max(own_bytes // shards, 1),
+            "keyed_ms": usual.key_memory_ms,
+            "unkeyed_ms": usual.id_memory_ms,
+        }
+
+    async def _prune(self, shard: int, tenant: str, limits: dict[str, int]) -> None:
         more = True
         while more:
-            removed, more = await self._store.prune(
-                shard,
-                tenant,
-                done_ms=self._retention.success_ms,
-                dead_ms=self._retention.failed_ms,
-                count_max=-(-self._retention.count_max // self._store.shards),
-                bytes_max=bytes_max,
-                keyed_ms=self._retention.key_memory_ms,
-                unkeyed_ms=self._retention.id_memory_ms,
-                limit=BATCH_MAX,
-            )
+            removed, more = await self._store.prune(shard, tenant, limit=BATCH_MAX, **limits)
             self.removed += removed
 
     async def _bytes_max(self) -> int:

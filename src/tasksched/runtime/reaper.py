@@ -1,6 +1,6 @@
 """Reaper: what the watch index says must be looked at. A rule, not a loop: drivers call it.
 
-A running task whose lease ran out lost its attempt (the policy of what follows is pure Python, the
+A running task whose lease ran out lost its attempt, or, left to a callback, its time (the policy of what follows is pure Python, the
 check that the lease is still expired is the script's). A dispatched task that nobody took goes back
 to the index. A slow worker and a dead one look the same from here: after an outage the scripts hold
 every lease for one more (``held``), and whoever still runs is fenced off by the next attempt.
@@ -9,7 +9,7 @@ every lease for one more (``held``), and whoever still runs is fenced off by the
 import random
 
 from tasksched import log
-from tasksched.model.outcome import Outcome, judge_lost
+from tasksched.model.outcome import Failure, Outcome, error_info, judge, judge_lost
 from tasksched.store.protocol import BATCH_MAX, Overdue, Store
 
 _log = log.get("reaper")
@@ -31,6 +31,10 @@ async def reap_overdue(store: Store, shard: int) -> int:
 
 
 def _judged(run: Overdue) -> Outcome:
+    if run.is_deferred:  # no worker was lost: nobody called back
+        error = error_info("CallbackTimeout", "the run was left to a callback, and none came in time")
+        failure = Failure(error=error, kind="TIMED_OUT")
+        return judge(failure, run.options.retry, attempts=run.attempts, rng=random.random)
     return judge_lost(
         run.options.retry,
         attempts=run.attempts,

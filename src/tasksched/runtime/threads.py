@@ -1,4 +1,4 @@
-"""Threads that run synchronous handlers, as many as the worker has slots.
+"""Threads that run synchronous handlers, as many as the worker has slots; and ``Here``, for a cell.
 
 Daemons, unlike those of ``concurrent.futures``, whose threads are joined when the interpreter ends:
 one handler that hangs would keep the whole process from ending. Whatever a function raises comes
@@ -10,8 +10,10 @@ import asyncio
 import contextvars
 import queue
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 # What a function returned, and None; or None and what it raised.
 Ended = tuple[Any, BaseException | None]
@@ -60,6 +62,26 @@ class Threads:
             except RuntimeError:  # the loop is closed: nobody waits any more
                 return
             del job, context, function, future, ended
+
+
+class Here:
+    """Calls synchronous handlers where they are: nothing is awaited, so no loop has to run."""
+
+    async def run(self, function: Callable[[], Any]) -> Ended:
+        try:
+            return contextvars.copy_context().run(function), None
+        except BaseException as error:  # noqa: BLE001 - a handler's error is a value here
+            return None, error
+
+
+def without_loop(asked: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits for a loop."""
+    try:
+        asked.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise RuntimeError("it waits for an event loop, and none runs here")
 
 
 def _resolve(future: "asyncio.Future[Ended]", ended: Ended) -> None:

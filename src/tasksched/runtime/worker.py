@@ -17,15 +17,23 @@ from importlib.metadata import version
 
 from tasksched import clock, log
 from tasksched.errors import TaskschedError
+from tasksched.model.callback import callback_token
+from tasksched.model.notify import NOTIFY_ROUTE, QUEUE
 from tasksched.model.outcome import Outcome
+from tasksched.model.seal import PLAIN, Bodies
 from tasksched.model.task import HTTP_ROUTE
+from tasksched.runtime.cells import Cells
 from tasksched.runtime.completer import Completer
 from tasksched.runtime.context import Run
+from tasksched.runtime.desk import StoreDesk
 from tasksched.runtime.egress import Egress
-from tasksched.runtime.executor import RELEASED, Executor
+from tasksched.runtime.executor import RELEASED
 from tasksched.runtime.heartbeat import ANNOUNCE_TTL_MS, Heartbeat
-from tasksched.runtime.http_target import HttpTargets
+from tasksched.runtime.hosts import Hosts
+from tasksched.runtime.http_target import Hooks, HttpTargets
+from tasksched.runtime.notices import Notices, Secrets
 from tasksched.runtime.registry import Registry
+from tasksched.runtime.sealing import executor_of
 from tasksched.runtime.taker import Taker
 from tasksched.runtime.threads import Threads
 from tasksched.settings import Settings
@@ -50,16 +58,29 @@ def make_name() -> str:
     return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
-def _http_of(settings: Settings) -> HttpTargets:
+def _http_of(settings: Settings, store: Store, signing: Secrets) -> HttpTargets:
+    def token(grant: Grant) -> str:
+        return callback_token(store.secret, grant.id, grant.fence)
+
     return HttpTargets(
-        Egress(settings.http_allow),
+        Egress(settings.http_allow, settings.http_deny),
+        hooks=Hooks(secrets=signing, token=token, gone=signing.gone),
+        hosts=Hosts(
+            concurrency=settings.http_host_concurrency,
+            failures=settings.http_breaker_failures,
+            open_ms=settings.http_breaker_open_ms,
+        ),
+        callback_lease_ms=settings.callback_lease_ms,
         response_bytes_max=settings.http_response_bytes_max,
         result_bytes_max=settings.result_bytes_max,
     )
 
 
 class Worker:
-    """One worker. ``run_until(stop)`` is its whole life; ``start`` and ``drain`` are its two ends."""
+    """One worker. ``run_until(stop)`` is its whole life; ``start`` and ``drain`` are its two ends.
+
+    ``target``: the app that its processes for single runs load; without it all run in place.
+    """
 
     def __init__(
         self,
@@ -69,27 +90,36 @@ class Worker:
         *,
         name: str | None = None,
         open_sync: Callable[[], SyncBeats],
+        target: str | None = None,
+        bodies: Bodies = PLAIN,
     ) -> None:
         self.name = name or make_name()
         self._store = store
         self._settings = settings
         self._slots = settings.concurrency
         self._routes = [*registry.routes, HTTP_ROUTE]
+        # Notifications belong to no queue of users: every worker helps to send them.
         self._serves = [
-            *(f"route:{route}" for route in self._routes),
-            *(f"queue:{queue}" for queue in settings.queues),
+            *(f"route:{route}" for route in (*self._routes, NOTIFY_ROUTE)),
+            *(f"queue:{queue}" for queue in dict.fromkeys((*settings.queues, QUEUE))),
         ]
         self._threads = Threads(self._slots)
-        self._http = _http_of(settings)
-        self._executor = Executor(
+        self._http = _http_of(settings, store, Secrets(store, bodies))
+        self._executor = executor_of(
+            bodies,
             registry,
             self._threads,
             http=self._http,
+            notify=Notices(store, bodies),
             http_timeout_ms=settings.http_timeout_ms,
             result_bytes_max=settings.result_bytes_max,
         )
         self._executor.abandon = self._give
-        self._completer = Completer(store, self._answered)
+        self._cells = Cells(target, settings.cells or os.cpu_count() or 1) if target else None
+        self._executor.cells = self._cells
+        self._desk = StoreDesk(store, bodies, lambda run: self._heartbeat.hurry(run))
+        self._executor.desk = self._desk
+        self._completer = Completer(store, self._answered, self._desk.flush)
         self._heartbeat = Heartbeat(
             open_sync,
             self.name,
@@ -98,7 +128,6 @@ class Worker:
             hear=self._told,
             describe=self._describe,
         )
-        self._executor.pulse = self._heartbeat.hurry
         self._taker = Taker(store, self, slots=self._slots, lease_ms=settings.lease_ms)
         channels = [keys.wake for keys in store.keys]
         self._listener = Listener(store.gateway, channels, self._heard, self._taker.flag_all)
@@ -130,6 +159,7 @@ class Worker:
     async def start(self) -> None:
         """Begins to work. Returns when every shard knows the worker, however long Redis is away."""
         self._loop = asyncio.get_running_loop()
+        self._desk.start()
         self._heartbeat.start()
         self._listener.start()
         self._taker.start()
@@ -173,6 +203,7 @@ class Worker:
             "held": completer.held,
             "settled": completer.settled,
             "released": completer.released,
+            "deferred": completer.deferred,
             "stale": completer.stale,
             "conflicts": completer.conflicts,
             "refused": completer.refused,
@@ -203,6 +234,8 @@ class Worker:
         await self._listener.stop()
         await self._http.close()
         self._threads.close()
+        if self._cells is not None:
+            await self._cells.close()
         _log.info("worker.stop", worker=self.name, **self.statistics())
 
     async def announce(self, shard: int) -> None:
@@ -304,6 +337,8 @@ class Worker:
             run.lease_lost = True
             self.leases_lost += 1
             _log.warning("lease.lost", task_id=run.grant.id, fence=run.grant.fence)
+            if self._cells is not None:
+                self._cells.tell_lease_lost(run)
             if self._settings.abort_on_lease_loss:
                 run.interrupt("lease")
 
