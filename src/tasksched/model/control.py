@@ -1,4 +1,6 @@
-"""What a handler may raise to decide itself what happens next."""
+"""What a handler may raise, or return, to decide itself what happens next."""
+
+from dataclasses import dataclass
 
 from tasksched.model.durations import Duration, parse_duration
 
@@ -18,3 +20,12 @@ class Discard(Exception):
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
         super().__init__(reason or "the handler discarded the task")
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """What a handler returns (``return ctx.defer()``) when the task goes on elsewhere: the verdict
+    comes by a callback, and the run has ``lease_ms`` until it is heard of.
+    """
+
+    lease_ms: int

@@ -1,6 +1,7 @@
 """How one attempt ended, as a value; and the pure rule that turns a failure into what comes next."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
@@ -13,13 +14,18 @@ RETRY_AFTER_MAX_MS = 24 * 3_600_000
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of one attempt. ``retry_ms`` set: another attempt after that; else the verdict."""
+    """The end of one attempt. ``retry_ms`` set: another attempt after that; else the verdict.
 
-    kind: OutcomeName
+    ``RELEASED`` with ``retry_ms`` is postponed by so much, not counted, and ``reason`` says why.
+    ``DEFERRED`` is no end: the run goes on elsewhere, and has ``lease_ms`` until it is heard of.
+    """
+
+    kind: OutcomeName | Literal["DEFERRED"]
     retry_ms: int | None = None
     reason: str = ""
     error: ErrorInfo | None = None
     result: bytes = b""
+    lease_ms: int = 0
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

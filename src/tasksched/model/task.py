@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from tasksched.model.notify import NOTIFY_ROUTE, Cause, Delivery, Receiver, words_of
 from tasksched.model.retry import Retry
 from tasksched.model.states import OutcomeName, State
 
@@ -29,19 +30,33 @@ class HandlerTarget(msgspec.Struct, frozen=True):
         return f"{self.name}@{self.version}" if self.version else self.name
 
 
-class HttpTarget(msgspec.Struct, frozen=True):
-    """A request that a worker makes. ``headers``: pairs, in the order given."""
+class HttpTarget(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A request that a worker makes. ``headers``: pairs, in the order given.
+
+    ``is_async``: an answer of 202 means that the verdict comes later, by a callback.
+    """
 
     url: str
     method: str = "POST"
     headers: tuple[tuple[str, str], ...] = ()
+    is_async: bool = msgspec.field(name="async", default=False)
 
     @property
     def route(self) -> str:
         return HTTP_ROUTE
 
 
-Target = HandlerTarget | HttpTarget
+class NoticeTarget(msgspec.Struct, frozen=True):
+    """Tells the receivers of an event: made by scripts, never asked for."""
+
+    cause: Cause
+
+    @property
+    def route(self) -> str:
+        return NOTIFY_ROUTE
+
+
+Target = HandlerTarget | HttpTarget | NoticeTarget
 
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +74,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int | None = None
     expires_at_ms: int | None = None
     tags: tuple[str, ...] = ()
+    notify: tuple[Receiver, ...] = ()
+    delivery: Delivery | None = None
     key: str | None = None
 
     @property
@@ -74,46 +91,73 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def options(self) -> str:
         """JSON of what is not default; empty where all is."""
-        return encode_options(self.target, self.retry, self.timeout_ms, self.tags)
+        return encode_options(
+            Options(
+                http=self.target if isinstance(self.target, HttpTarget) else None,
+                retry=self.retry,
+                timeout_ms=self.timeout_ms,
+                tags=self.tags,
+                notify=self.notify,
+                delivery=self.delivery,
+            )
+        )
+
+    @property
+    def wants(self) -> str:
+        """The events to tell about, as scripts read them; empty where nobody asked."""
+        return words_of(self.notify) if self.notify else ""
 
 
-@lru_cache(maxsize=4096)
-def encode_options(
-    target: Target, retry: Retry, timeout_ms: int | None, tags: tuple[str, ...]
-) -> str:
-    found: dict[str, Any] = {}
-    if isinstance(target, HttpTarget):
-        found["http"] = msgspec.to_builtins(target)
-    if retry_json := retry.to_json():
-        found["retry"] = retry_json
-    if timeout_ms is not None:
-        found["timeout_ms"] = timeout_ms
-    if tags:
-        found["tags"] = tags
-    return msgspec.json.encode(found).decode() if found else ""
-
-
-class Options(msgspec.Struct, frozen=True):
-    """The other direction: ``options`` of a record, read."""
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a record says beside its few fields, as ``options`` holds it."""
 
     http: HttpTarget | None = None
     retry: Retry = DEFAULT_RETRY
     timeout_ms: int | None = None
     tags: tuple[str, ...] = ()
+    notify: tuple[Receiver, ...] = ()
+    delivery: Delivery | None = None
+    cause: Cause | None = None
 
 
 DEFAULT_OPTIONS = Options()
 
 
 @lru_cache(maxsize=4096)
+def encode_options(options: Options) -> str:
+    """JSON of what is not default; empty where all is."""
+    if options == DEFAULT_OPTIONS:
+        return ""
+    found: dict[str, Any] = {}
+    if options.http is not None:
+        found["http"] = options.http
+    if retry_json := options.retry.to_json():
+        found["retry"] = retry_json
+    if options.timeout_ms is not None:
+        found["timeout_ms"] = options.timeout_ms
+    if options.tags:
+        found["tags"] = options.tags
+    if options.notify:
+        found["notify"] = options.notify
+    if options.delivery is not None:
+        found["delivery"] = options.delivery
+    if options.cause is not None:
+        found["cause"] = options.cause.text
+    return msgspec.json.encode(found).decode() if found else ""
+
+
+@lru_cache(maxsize=4096)
 def decode_options(text: bytes) -> Options:
     raw = msgspec.json.decode(text)
-    http = raw.get("http")
+    http, delivery, cause = raw.get("http"), raw.get("delivery"), raw.get("cause")
     return Options(
         http=msgspec.convert(http, HttpTarget) if http else None,
         retry=Retry.parse(raw["retry"], "/retry") if "retry" in raw else DEFAULT_RETRY,
         timeout_ms=raw.get("timeout_ms"),
         tags=tuple(raw.get("tags", ())),
+        notify=msgspec.convert(raw.get("notify", ()), tuple[Receiver, ...]),
+        delivery=msgspec.convert(delivery, Delivery) if delivery else None,
+        cause=Cause.parse(cause) if cause else None,
     )
 
 
@@ -158,7 +202,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int | None = None
     expires_at_ms: int | None = None
     tags: tuple[str, ...] = ()
+    notify: tuple[Receiver, ...] = ()
+    delivery: Delivery | None = None
     reason: str | None = None
+    fingerprint: str | None = None  # of the error of a FAILED task
+    postponed: str | None = None  # why the last start was handed back: host_busy, circuit_open
+    is_deferred: bool = False  # it runs elsewhere, and its verdict comes by a callback
     error: ErrorInfo | None = None
     cancel_requested: bool = False
     progress: dict[str, Any] | None = None
@@ -169,6 +218,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     nominal_ms: int | None = None
     missed: int = 0
     corrupt: bool = False
+    encrypted: bool = False  # a body is None here because its key is not here
 
 
 class Created(msgspec.Struct, frozen=True):
