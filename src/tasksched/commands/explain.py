@@ -14,6 +14,8 @@ from tasksched.model.task import Task
 from tasksched.store.protocol import Store
 from tasksched.store.reads import Reads
 
+SERVED_MAX = 20  # versions named in a sentence
+
 
 async def why_waiting(reads: Reads, task: Task) -> list[dict[str, Any]]:
     """The reasons, the weightiest first: ``not_due``, ``no_worker_for_handler``, ``queue_full``,
@@ -27,14 +29,21 @@ async def why_waiting(reads: Reads, task: Task) -> list[dict[str, Any]]:
         retry = " (after a failed attempt)" if task.attempts else ""
         return [{"reason": "not_due", "detail": f"it is due at {until}{retry}", "until": until}]
     if found["parked"] == "no_worker" or not found["live"]:
-        route = task.target.route
-        detail = f"no live worker serves {route}"
-        return [{"reason": "no_worker_for_handler", "detail": detail, "route": route}]
+        return [await _unserved(reads, task)]
     if task.status == "QUEUED":
         waiting = max(found["in_stream"] - 1, 0)
         detail = f"a worker takes it next; up to {waiting} others wait or run in its stream"
         return [{"reason": "waiting_for_worker", "detail": detail, "ahead": waiting}]
     return [await _undispatched(reads, task, found)]
+
+
+async def _unserved(reads: Reads, task: Task) -> dict[str, Any]:
+    """No live worker knows its handler in its version; perhaps one knows another version."""
+    route, served = task.target.route, await reads.served(task)
+    detail = f"no live worker serves {route}"
+    if served:
+        detail += f"; served now: {', '.join(served[:SERVED_MAX])}"
+    return {"reason": "no_worker_for_handler", "detail": detail, "route": route, "served": served}
 
 
 async def _undispatched(reads: Reads, task: Task, found: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tasksched.errors import Malformed
+from tasksched.model.filters import name_fits
 from tasksched.model.states import FINAL, STATES, State
 from tasksched.model.task import HandlerTarget, Task
 from tasksched.store.reads import Place, Reads
@@ -168,11 +169,7 @@ def _lane_matches(lane: str, query: TaskQuery) -> bool:
         return False
     # The route of HTTP targets is no handler's name, so no pattern but "*" could mean it.
     name = route.partition("@")[0]
-    return query.handler is None or _handler_matches(name, query.handler)
-
-
-def _handler_matches(name: str, pattern: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+    return query.handler is None or name_fits(name, query.handler)
 
 
 def _matches(task: Task, query: TaskQuery) -> bool:
@@ -191,7 +188,7 @@ def _matches(task: Task, query: TaskQuery) -> bool:
     if query.handler is None:
         return True
     target = task.target
-    return isinstance(target, HandlerTarget) and _handler_matches(target.name, query.handler)
+    return isinstance(target, HandlerTarget) and name_fits(target.name, query.handler)
 
 
 # -- cursors ------------------------------------------------------------------------------------

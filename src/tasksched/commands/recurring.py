@@ -13,6 +13,9 @@ import msgspec
 
 from tasksched.errors import Conflict, Invalid, NotFound, PreconditionFailed
 from tasksched.model import codec
+from tasksched.model.endpoint import open_receivers, seal_receivers
+from tasksched.model.notify import Receiver
+from tasksched.model.receivers import with_secrets
 from tasksched.model.recurring import (
     LedgerEntry,
     Schedule,
@@ -23,6 +26,7 @@ from tasksched.model.recurring import (
 )
 from tasksched.model.schedule.parse import require_first
 from tasksched.model.schedule.preview import Fire
+from tasksched.model.seal import PLAIN, Bodies
 from tasksched.model.states import WAITING
 from tasksched.model.task import Task
 from tasksched.store.protocol import Changed, Store
@@ -54,8 +58,9 @@ class Standing(NamedTuple):
 class Recurring:
     """The requests about recurring tasks. Safe for concurrent use in one event loop."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, bodies: Bodies = PLAIN) -> None:
         self._store = store
+        self._bodies = bodies
         self._reads = Reads(store)
         self.schedules = Schedules(store)
 
@@ -63,7 +68,7 @@ class Recurring:
         found = await self.schedules.get(f"{tenant}:{schedule_id}")
         if found is None:
             raise NotFound(f"no recurring task {schedule_id}", recurring_task_id=schedule_id)
-        return found
+        return self._bodies.open_schedule(found)
 
     async def page(
         self, tenant: str, after: Place | None, *, limit: int, status: str | None = None
@@ -83,7 +88,7 @@ class Recurring:
                 if schedule is not None and status in {None, schedule.status}:
                     if len(found) == limit:
                         return found, place
-                    found.append(schedule)
+                    found.append(self._bodies.open_schedule(schedule))
                 place = Place(*entry)
             examined += len(entries)
             if len(entries) < ask:
@@ -119,12 +124,14 @@ class Recurring:
         Raises Invalid when the rule never fires, PreconditionFailed for another version, NotFound
         when a version is named and there is nothing.
         """
-        mark = fingerprint_of(spec)
         for _ in range(OWED_TRIES):
             before = await self.schedules.get(spec.ref)
+            spec = _with_known_secrets(self._bodies, spec, before)
+            sealed = self._bodies.seal_schedule(_with_sealed_receivers(self._bodies, spec))
+            mark = fingerprint_of(spec)
             now_ms = await self._reads.now_ms()
             changed = await self.schedules.put_schedule(
-                spec,
+                sealed,
                 expected=version,
                 created_ms=now_ms,
                 next_ms=self._first_owed(spec, before, now_ms),
@@ -242,6 +249,30 @@ class Recurring:
             if before is not None:
                 await self.schedules.settle_owed(before, await self._reads.now_ms())
         raise Conflict(f"recurring task {ref} fires faster than it can be changed")
+
+
+def _with_known_secrets(
+    bodies: Bodies, spec: ScheduleSpec, before: Schedule | None
+) -> ScheduleSpec:
+    """The definition with the secrets of its receivers in the clear: those of before, where a
+    receiver of the same URL names none.
+    """
+    if not spec.template.notify:
+        return spec
+    tenant = spec.template.tenant
+    known = () if before is None else open_receivers(bodies, tenant, before.spec.template.notify)
+    asked = open_receivers(bodies, tenant, spec.template.notify)
+    return _with_receivers(spec, with_secrets(asked, known))
+
+
+def _with_sealed_receivers(bodies: Bodies, spec: ScheduleSpec) -> ScheduleSpec:
+    template = spec.template
+    return _with_receivers(spec, seal_receivers(bodies, template.tenant, template.notify))
+
+
+def _with_receivers(spec: ScheduleSpec, receivers: tuple[Receiver, ...]) -> ScheduleSpec:
+    template = msgspec.structs.replace(spec.template, notify=receivers)
+    return msgspec.structs.replace(spec, template=template)
 
 
 def fingerprint_of(spec: ScheduleSpec) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tasksched import clock
+from tasksched.commands import parked
 from tasksched.errors import TaskschedError, Unavailable
 from tasksched.model.states import STATES
 from tasksched.settings import Settings
@@ -79,6 +80,7 @@ class Snapshot:
     workers: int
     schedulers: int
     lag_ms: int | None
+    parked: parked.Parked
 
 
 class System:
@@ -158,6 +160,7 @@ class System:
             workers=len(await self._reads.members("workers")),
             schedulers=len(await self._reads.members("schedulers")),
             lag_ms=await self.lag_ms(),
+            parked=await parked.look(self._store, await self._reads.now_ms()),
         )
 
     async def workers(self) -> list[dict[str, str]]:

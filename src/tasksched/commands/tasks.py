@@ -8,7 +8,7 @@ commit of concurrent single creates, edits that read before they write, and the 
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,13 +22,28 @@ from tasksched.errors import (
     Invalid,
     KeyReused,
     NotFound,
+    Overloaded,
     PreconditionFailed,
     TaskschedError,
 )
 from tasksched.model import codec, ids
+from tasksched.model.endpoint import seal_receivers
+from tasksched.model.notify import QUEUE, Receiver, words_of
+from tasksched.model.receivers import with_secrets
 from tasksched.model.retry import Retry
+from tasksched.model.seal import PLAIN, Bodies, task_place
 from tasksched.model.states import FINAL
-from tasksched.model.task import Attempt, Created, Target, Task, TaskSpec, encode_options
+from tasksched.model.task import (
+    Attempt,
+    Created,
+    HttpTarget,
+    NoticeTarget,
+    Options,
+    Target,
+    Task,
+    TaskSpec,
+    encode_options,
+)
 from tasksched.store.durability import Durability, Level
 from tasksched.store.protocol import BYTES_MAX, SUBMIT_MAX, Changed, Edit, Store
 from tasksched.store.reads import Reads
@@ -37,6 +52,7 @@ EDIT_TRIES = 5
 _EXTRA_BYTES = 256
 
 Row = tuple[str, TaskSpec, str]
+_Amend = Callable[[int, str, str, int | None, Edit], Awaitable[Changed]]
 Unset = msgspec.UnsetType
 UNSET = msgspec.UNSET
 
@@ -55,13 +71,17 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int | Unset = UNSET
     expires_at_ms: int | None | Unset = UNSET
     tags: tuple[str, ...] | Unset = UNSET
+    notify: tuple[Receiver, ...] | Unset = UNSET
 
 
 class Tasks:
     """The requests about tasks. One per process; safe for concurrent use in one event loop."""
 
-    def __init__(self, store: Store, waiter: Waiter, durability: Durability) -> None:
+    def __init__(
+        self, store: Store, waiter: Waiter, durability: Durability, bodies: Bodies = PLAIN
+    ) -> None:
         self._store = store
+        self._bodies = bodies
         self._durability = durability
         self.reads = Reads(store)
         self._waiter = waiter
@@ -140,7 +160,11 @@ class Tasks:
         return await self._send(shard, [(ids.mint(shard, now_ms), spec, "") for spec in specs])
 
     async def _send(self, shard: int, rows: Sequence[Row]) -> list[Created | TaskschedError]:
-        now_ms, words = await self._store.submit(shard, rows)
+        sealed = [(task_id, self._sealed(spec, task_id), mark) for task_id, spec, mark in rows]
+        try:
+            now_ms, words = await self._store.submit(shard, sealed)
+        except Overloaded as refusal:  # nothing was done: an answer, beside those of other calls
+            return [refusal] * len(rows)
         answers: list[Created | TaskschedError] = []
         for n, (task_id, spec, fingerprint) in enumerate(rows):
             word = words.get(n)
@@ -154,12 +178,19 @@ class Tasks:
             answers.append(Created(task_id, created, due_ms))
         return answers
 
+    def _sealed(self, spec: TaskSpec, task_id: str) -> TaskSpec:
+        if spec.notify:
+            sealed = seal_receivers(self._bodies, spec.tenant, spec.notify)
+            spec = msgspec.structs.replace(spec, notify=sealed)
+        return self._bodies.seal_task(spec, task_id)
+
     async def _with_existing(self, answer: Created) -> Created:
         if answer.created:
             return answer
         task = await self.reads.task(answer.id)
         if task is None:
             return answer  # retention took it; its key is still remembered
+        task = self._bodies.open_task(task)
         return msgspec.structs.replace(answer, task=task, version=task.version, due_ms=task.due_ms)
 
     # -- looking --------------------------------------------------------------------------------
@@ -169,7 +200,7 @@ class Tasks:
         task = await self.reads.task(task_id, bodies=bodies)
         if task is None or task.tenant != tenant:
             raise NotFound(f"no task {task_id}", task_id=task_id)
-        return task
+        return self._bodies.open_task(task)
 
     async def attempts(self, tenant: str, task_id: str) -> list[Attempt]:
         return await self.reads.attempts(await self.get(tenant, task_id, bodies=False))
@@ -198,27 +229,51 @@ class Tasks:
         changed = await self._store.run_now(self._shard(task_id), task_id, tenant, version)
         return _agreed(changed, task_id, "state", "does not wait any more")
 
-    async def redrive(self, tenant: str, task_id: str, *, version: int | None = None) -> Changed:
-        """A new life for a FAILED or CANCELLED task. Conflict for any other."""
-        changed = await self._store.redrive(self._shard(task_id), task_id, tenant, version)
-        return _agreed(changed, task_id, "state", "is neither failed nor cancelled")
+    async def redrive(
+        self,
+        tenant: str,
+        task_id: str,
+        changes: Changes | None = None,
+        *,
+        version: int | None = None,
+    ) -> Changed:
+        """A new life for a FAILED or CANCELLED task, changed on the way. Conflict for any other."""
+        why = "is neither failed nor cancelled"
+        if changes is None:
+            changed = await self._store.redrive(self._shard(task_id), task_id, tenant, version)
+            return _agreed(changed, task_id, "state", why)
+        if isinstance(changes.expires_at_ms, int):
+            raise Invalid("a task expires before its first life's first start only", "/expires_at")
+        amending = self._amend(self._store.redrive, tenant, task_id, changes, version)
+        return _agreed(await amending, task_id, "state", why)
 
     async def edit(
         self, tenant: str, task_id: str, changes: Changes, *, version: int | None = None
     ) -> Changed:
-        """Change a waiting task, atomically against a starting worker.
+        """Change a waiting task, atomically against a starting worker."""
+        amending = self._amend(self._store.edit, tenant, task_id, changes, version)
+        return _agreed(await amending, task_id, "state", "does not wait any more")
 
-        Fields that are stored together are read, merged and written under the version read; a
+    async def _amend(
+        self, verb: _Amend, tenant: str, task_id: str, changes: Changes, version: int | None
+    ) -> Changed:
+        """Fields that are stored together are read, merged and written under the version read; a
         change in between is tried again, unless the caller named a version.
         """
+        if changes.payload is not UNSET:
+            place = task_place(tenant, task_id, "payload")
+            sealed = self._bodies.seal(changes.payload, place)
+            changes = msgspec.structs.replace(changes, payload=sealed)
+        if changes.notify is not UNSET:
+            receivers = seal_receivers(self._bodies, tenant, changes.notify)
+            changes = msgspec.structs.replace(changes, notify=receivers)
         for _ in range(EDIT_TRIES):
             task = await self.get(tenant, task_id, bodies=False)
             expected = task.version if version is None else version
-            changed = await self._store.edit(
-                self._shard(task_id), task_id, tenant, expected, edit_of(task, changes)
-            )
+            edit = edit_of(task, changes)
+            changed = await verb(self._shard(task_id), task_id, tenant, expected, edit)
             if changed.word != "version" or version is not None:
-                return _agreed(changed, task_id, "state", "does not wait any more")
+                return changed
         raise Conflict(f"task {task_id} changes faster than it can be edited", task_id=task_id)
 
     async def reach(self, task_id: str, level: Level) -> Level:
@@ -256,6 +311,8 @@ def edit_of(task: Task, changes: Changes) -> Edit:
         return old if value is UNSET else value
 
     target = new(changes.target, task.target)
+    notify = with_secrets(new(changes.notify, task.notify), task.notify)
+    _require_sender(task, changes)
     queue, priority = new(changes.queue, task.queue), new(changes.priority, task.priority)
     if changes.run_at_ms is not UNSET and changes.delay_ms is not UNSET:
         raise Invalid("give run_at or delay, not both", "/delay")
@@ -270,15 +327,30 @@ def edit_of(task: Task, changes: Changes) -> Edit:
         due=due,
         payload=None if changes.payload is UNSET else changes.payload,
         options=encode_options(
-            target,
-            new(changes.retry, task.retry),
-            new(changes.timeout_ms, task.timeout_ms),
-            new(changes.tags, task.tags),
+            Options(
+                http=target if isinstance(target, HttpTarget) else None,
+                retry=new(changes.retry, task.retry),
+                timeout_ms=new(changes.timeout_ms, task.timeout_ms),
+                tags=new(changes.tags, task.tags),
+                notify=notify,
+                delivery=task.delivery,
+                cause=target.cause if isinstance(target, NoticeTarget) else None,
+            )
         ),
+        wants=None if changes.notify is UNSET else words_of(notify),
         expires_at_ms=expires if isinstance(expires, int) else None,
         expires_never=expires is None,
         lease_ms=None if changes.lease_ms is UNSET else changes.lease_ms,
     )
+
+
+def _require_sender(task: Task, changes: Changes) -> None:
+    """What tells of events stays what it is: elsewhere it would raise events of its own."""
+    if task.queue != QUEUE:
+        return
+    for name in ("queue", "target", "notify"):
+        if getattr(changes, name) is not UNSET:
+            raise Conflict(f"the {name} of a notification does not change", task_status=task.status)
 
 
 def _agreed(changed: Changed, task_id: str, refused: str, why: str) -> Changed:

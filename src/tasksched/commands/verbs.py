@@ -1,0 +1,153 @@
+"""Verbs: what an operation does to the tasks of one planned batch.
+
+Each call carries a name made of the operation and the task, and the version that was planned where a
+second time would do harm: so a batch that is done again, because the process that did it died before it
+could say so, moves nothing twice and is counted alike.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from tasksched.commands.removal import Memory, Removal
+from tasksched.commands.tasks import UNSET, Changes, edit_of
+from tasksched.errors import Conflict, Invalid, NotFound
+from tasksched.model.ids import shard_of
+from tasksched.model.operation import Operation
+from tasksched.model.retry import Retry
+from tasksched.store.protocol import Store
+from tasksched.store.reads import Reads
+
+EDIT_TRIES: Final = 5
+AT_ONCE: Final = 16
+"""So many tasks of a batch are in flight together."""
+
+BULK_FIELDS: Final = (
+    "run_at_ms", "delay_ms", "queue", "priority", "retry", "timeout_ms", "lease_ms",
+    "expires_at_ms", "tags",
+)  # fmt: skip
+"""What many tasks can have changed together: no payload and no target, which are each task's own."""
+
+
+class Tally(NamedTuple):
+    """How a batch ended: done, or left as it was."""
+
+    done: int = 0
+    skipped: int = 0
+
+
+def packed(changes: Changes) -> dict[str, Any]:
+    """Changes for many tasks, as a record holds them. Raises Invalid for what cannot be for many."""
+    found: dict[str, Any] = {}
+    for name in Changes.__struct_fields__:
+        value = getattr(changes, name)
+        if value is UNSET:
+            continue
+        if name not in BULK_FIELDS:
+            raise Invalid(f"{name} cannot be changed for many tasks", f"/changes/{name}")
+        found[name] = value.to_json() if isinstance(value, Retry) else value
+    return found
+
+
+def unpacked(fields: Mapping[str, Any]) -> Changes:
+    found = dict(fields)
+    if "retry" in found:
+        found["retry"] = Retry.parse(found["retry"], "/changes/retry")
+    if "tags" in found:
+        found["tags"] = tuple(found["tags"])
+    return Changes(**found)
+
+
+class _One(NamedTuple):
+    """One task of a batch. ``again``: it may have been done before, by somebody who died."""
+
+    operation: Operation
+    task_id: str
+    version: int
+    again: bool
+
+    @property
+    def op(self) -> str:
+        return f"{self.operation.id}-{self.task_id}"
+
+
+class Verbs:
+    """Applies operations to tasks of one namespace."""
+
+    def __init__(self, store: Store, memory: Memory) -> None:
+        self._store = store
+        self._reads = Reads(store)
+        self._removal = Removal(store, memory)
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def apply(self, operation: Operation, *, again: bool) -> Tally:
+        """Does the batch. ``again``: see ``_One``. Raises what stood in the way of any of it."""
+        if operation.kind == "purge":
+            return await self._purge(operation, again=again)
+        each = {"redrive": self._redrive, "cancel": self._cancel, "edit": self._edit,
+                "delete": self._delete}[operation.kind]  # fmt: skip
+
+        async def one(task_id: str, version: int) -> bool | None:
+            async with self._slots:
+                return await each(_One(operation, task_id, version, again))
+
+        jobs = [one(*planned) for planned in operation.batch]
+        ends = await asyncio.gather(*jobs, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
+        return Tally(ends.count(True), ends.count(False))
+
+    async def _purge(self, operation: Operation, *, again: bool) -> Tally:
+        ids = [task_id for task_id, _ in operation.batch]
+        words = await self._removal.purge(operation.tenant, ids, op=operation.id)
+        gone = {"purged", "missing"} if again else {"purged"}
+        done = sum(word in gone for word in words.values())
+        return Tally(done, len(ids) - done)
+
+    # Each answers whether it was done; None for a task that this operation did before and met again.
+
+    async def _redrive(self, one: _One) -> bool | None:
+        shard, tenant = _shard(one.task_id, self._store), one.operation.tenant
+        changed = await self._store.redrive(shard, one.task_id, tenant, one.version, op=one.op)
+        if changed.word == "redriven" and changed.version == one.version and not one.again:
+            return None
+        return changed.word == "redriven"
+
+    async def _cancel(self, one: _One) -> bool | None:
+        shard, tenant = _shard(one.task_id, self._store), one.operation.tenant
+        changed = await self._store.cancel(shard, one.task_id, tenant, None, op=one.op)
+        return changed.word in {"cancelled", "requested"}
+
+    async def _edit(self, one: _One) -> bool | None:
+        shard, tenant = _shard(one.task_id, self._store), one.operation.tenant
+        changes = unpacked(one.operation.changes or {})
+        for _ in range(EDIT_TRIES):
+            task = await self._reads.task(one.task_id, bodies=False)
+            if task is None or task.tenant != tenant:
+                return False
+            edit = edit_of(task, changes)
+            changed = await self._store.edit(
+                shard, one.task_id, tenant, task.version, edit, op=one.op
+            )
+            if changed.word == "edited":
+                # The same version: it has been edited before, and stands where that moved it.
+                return True if one.again or changed.version != task.version else None
+            if changed.word != "version":
+                return False
+        return False
+
+    async def _delete(self, one: _One) -> bool | None:
+        try:
+            await self._removal.delete(one.operation.tenant, one.task_id, op=one.op)
+        except NotFound:
+            return one.again
+        except Conflict:
+            return False
+        return True
+
+
+def _shard(task_id: str, store: Store) -> int:
+    shard = shard_of(task_id, store.shards)
+    assert shard is not None, task_id
+    return shard
