@@ -13,9 +13,12 @@ from tasksched import App, Ctx, Retry
 from tasksched.client.backend import Backend
 from tasksched.client.direct import Direct
 from tasksched.client.remote import Remote
+from tasksched.commands.bulk import Bulk
+from tasksched.commands.endpoints import Endpoints
 from tasksched.commands.recurring import Recurring
 from tasksched.commands.session import Session, open_session
 from tasksched.commands.system import System
+from tasksched.commands.tenants import Tenants
 from tasksched.http.api import Services, make_api
 from tasksched.model import codec
 from tasksched.model.outcome import Outcome, error_info
@@ -38,9 +41,15 @@ def asgi(session: Session) -> httpx2.ASGITransport:
     system = System(session.store, session.settings)
     services = Services(
         tasks=session.tasks,
-        recurring=Recurring(session.store),
+        admission=session.admission,
+        recurring=Recurring(session.store, session.bodies),
+        endpoints=Endpoints(session.store, session.bodies),
         system=system,
         settings=session.settings,
+        callbacks=session.callbacks,
+        live=session.live,
+        bulk=Bulk.of(session.store, session.settings),
+        tenants=Tenants(session.store),
     )
     return httpx2.ASGITransport(app=make_api(services), raise_app_exceptions=False)
 

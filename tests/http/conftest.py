@@ -7,9 +7,12 @@ import httpx2
 import pytest
 from tests.servers import ServerProcess
 
+from tasksched.commands.bulk import Bulk
+from tasksched.commands.endpoints import Endpoints
 from tasksched.commands.recurring import Recurring
 from tasksched.commands.session import Session, open_session
 from tasksched.commands.system import System
+from tasksched.commands.tenants import Tenants
 from tasksched.http.api import Services, make_api
 from tasksched.model.outcome import Outcome, error_info
 from tasksched.settings import Settings
@@ -82,10 +85,13 @@ class Rig:
 async def open_rig(url: str, **settings: Any) -> tuple[Rig, Session]:
     session = await open_session(Settings(url=url, shards=4, **settings))
     system = System(session.store, session.settings)
-    recurring = Recurring(session.store)
+    recurring = Recurring(session.store, session.bodies)
     services = Services(
-        tasks=session.tasks, recurring=recurring, system=system, settings=session.settings
-    )
+        tasks=session.tasks, admission=session.admission, recurring=recurring, system=system, settings=session.settings,
+        endpoints=Endpoints(session.store, session.bodies),
+        callbacks=session.callbacks, live=session.live,
+        bulk=Bulk.of(session.store, session.settings), tenants=Tenants(session.store),
+    )  # fmt: skip
     transport = httpx2.ASGITransport(app=make_api(services), raise_app_exceptions=False)
     http = httpx2.AsyncClient(transport=transport, base_url=BASE, timeout=30)
     return Rig(session, services, http), session

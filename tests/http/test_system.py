@@ -349,7 +349,7 @@ async def test_every_reference_of_the_description_leads_somewhere(rig):
 async def test_what_is_described_is_what_is_read():
     assert set(_TASK) == {
         "target", "payload", "run_at", "timezone", "delay", "queue", "priority", "retry",
-        "timeout", "lease", "expires_at", "tags", "idempotency_key",
+        "timeout", "lease", "expires_at", "tags", "notify", "idempotency_key",
     }  # fmt: skip
     assert set(_CHANGES) == set(_TASK) - {"idempotency_key"}
     assert Retry.parse({}) == Retry(RetryBody().max_attempts, max_lost=RetryBody().max_lost)

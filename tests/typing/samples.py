@@ -13,6 +13,7 @@ from tasksched import (
     Delay,
     Discard,
     Every,
+    Operation,
     Recurring,
     Retry,
     RetryLater,
@@ -49,6 +50,16 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+@app.task(version="3", accepts=("1", None), process=True)
+def crunch(ctx: Ctx, numbers: list[int]) -> int:
+    return sum(numbers) + ctx.attempt
+
+
+@crunch.upgrade("1")
+def one_number(payload: list[int]) -> list[list[int]]:
+    return [payload]
+
+
 @app.task(cron=Cron("30 2 * * *", tz="Europe/Paris"), schedule_options={"overlap": "allow"})
 async def nightly() -> None: ...
 
@@ -66,6 +77,8 @@ async def accepted(ctx: Ctx) -> None:
     assert_type(resize(ctx, "/a.png"), int)
     assert_type(resize.submit_sync("/a.png"), Task[int])
     assert_type(add(1, 2), int)
+    assert_type(await crunch.submit([1, 2]), Task[int])
+    assert_type(one_number([1]), list[list[int]])
     assert_type(await add.options(delay=timedelta(minutes=5)).submit(1, b=2), Task[int])
     chosen: Submitter[[int, int], int] = add.options(
         at=datetime(2026, 12, 24, 18, tzinfo=UTC), key="k", tags=["q4"], priority="high"
@@ -108,6 +121,26 @@ async def rejected_recurring() -> None:
     await app.recurring("q").edit(priority="urgent")  # wrong
 
 
+async def many_at_once(task: Task[str]) -> None:
+    assert_type(await app.dead.redrive(queue="billing", rate=50), Operation)
+    async for dead in app.dead.list(handler="billing.*", finished_from=datetime.now(UTC)):
+        print(dead.id)
+    print([group.count for group in await app.dead.groups(reason="expired")])
+    await app.operations.edit({"delay": timedelta(hours=2)}, status=["PENDING", "QUEUED"])
+    await (await app.operations.cancel(tag="eu", priority="low")).wait("1m")
+    await task.retry(payload=["inv_1"], queue="slow", delay="1h")
+    task.delete_sync(version=3)
+
+
+async def rejected_many(task: Task[str]) -> None:
+    await app.dead.redrive(colour="red")  # wrong
+    await app.dead.purge(rate="fast")  # wrong
+    await app.dead.groups(tag="x")  # wrong
+    await app.operations.cancel(priority="urgent")  # wrong
+    await app.operations.edit({"colour": "red"}, all=True)  # wrong
+    await task.retry(colour="red")  # wrong
+
+
 async def rejected(ctx: Ctx) -> None:
     await charge.submit(1)  # wrong
     await charge.submit("inv_1", euros=1)  # wrong
@@ -123,4 +156,6 @@ async def rejected(ctx: Ctx) -> None:
     await add.submit(1, 2, delay="1h")  # wrong
     number: str = await (await add.submit(1, 2)).result()  # wrong
     app.task(lease=None, colour="red")  # wrong
+    app.task(accepts=(1, 2))  # wrong
+    crunch.upgrade(1)  # wrong
     print(number)

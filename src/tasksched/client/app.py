@@ -14,14 +14,13 @@ from several event loops and threads: each loop has a connection of its own. A w
 handlers from ``app.registry``; producers over HTTP need no Redis.
 """
 
-import fnmatch
 import inspect
-import re
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, get_type_hints, overload
 
 from tasksched.client.backend import PAGE_MAX, Backend, Query
+from tasksched.client.bulk import Managing
 from tasksched.client.declared import OWNER, Declared, declare
 from tasksched.client.handler import (
     AnyHandler,
@@ -33,18 +32,23 @@ from tasksched.client.handler import (
     SyncHandler,
 )
 from tasksched.client.link import Link, settings_of
+from tasksched.client.live import Reporting
 from tasksched.client.many import Calls, submit_many
 from tasksched.client.options import Options
+from tasksched.client.patterns import matches, prefix_of
 from tasksched.client.recurring import Recurring
 from tasksched.client.schedule_options import DeclaredOptions, When
 from tasksched.client.task import Task
+from tasksched.client.webhooks import Webhooks
 from tasksched.errors import Invalid
 from tasksched.model.durations import Duration, parse_duration
 from tasksched.model.instants import Instant
 from tasksched.model.names import Priority, check_handler_name, check_name
+from tasksched.model.receivers import Notify, check_receivers
 from tasksched.model.recurring import ScheduleStatus
 from tasksched.model.retry import Retry
 from tasksched.model.schedule import Cron
+from tasksched.model.seal import Codec
 from tasksched.model.states import STATES, State
 from tasksched.model.task import DEFAULT_RETRY, HandlerTarget
 from tasksched.runtime import registry
@@ -55,7 +59,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 LEASE_MIN_MS = 500
-_GLOB = re.compile(r"[*?\[]")
 
 
 class Decorator(Protocol):
@@ -75,7 +78,7 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> SyncHandler[P, R]: ...
 
 
-class App:
+class App(Reporting, Managing):
     """Handlers and the way to them."""
 
     def __init__(
@@ -87,12 +90,15 @@ class App:
         api_key: str | None = None,
         name: str = OWNER,
         settings: Settings | None = None,
+        codec: Codec | None = None,
     ) -> None:
         """``url``: ``redis://``, ``rediss://``, ``unix://``, ``embedded:DIR``, ``http(s)://``.
 
         What is not given comes from the environment at the first request. ``settings`` replaces
         the environment altogether. ``name`` owns the recurring tasks that are declared in the code.
+        ``codec`` encrypts payloads and results in this process and in workers (``docs/encryption.md``).
         """
+        self.codec = codec
         self.registry = registry.Registry()
         self.owner = check_name(name, "/name")
         self._declared: dict[str, Declared] = {}
@@ -102,7 +108,8 @@ class App:
                 return settings_of(url, namespace, tenant)
             return settings.with_flags(url=url, namespace=namespace, tenant=tenant)
 
-        self._link = Link(read, api_key)
+        self._link = Link(read, api_key, codec)
+        self.webhooks = Webhooks(self._link)
 
     # -- handlers -------------------------------------------------------------------------------
 
@@ -125,10 +132,13 @@ class App:
         *,
         name: str | None = None,
         version: str | None = None,
+        accepts: Sequence[str | None] = (),
+        process: bool = False,
         queue: str = "default",
         retry: Retry | None = None,
         timeout: Duration | None = None,
         lease: Duration | None = None,
+        notify: Notify = (),
         cron: Cron | str | None = None,
         every: When | None = None,
         schedule_options: DeclaredOptions | None = None,
@@ -141,19 +151,23 @@ class App:
         *,
         name: str | None = None,
         version: str | None = None,
+        accepts: Sequence[str | None] = (),
+        process: bool = False,
         queue: str = "default",
         retry: Retry | None = None,
         timeout: Duration | None = None,
         lease: Duration | None = None,
+        notify: Notify = (),
         cron: Cron | str | None = None,
         every: When | None = None,
         schedule_options: DeclaredOptions | None = None,
     ) -> Any:
         """Makes a function a handler, as ``@app.task`` or ``@app.task(queue="billing", …)``.
 
-        ``name`` is the function's unless given. ``retry``, ``timeout`` (of one attempt) and
-        ``lease`` are what its tasks have unless a submit says otherwise. With ``cron`` or ``every``
-        it is a recurring task too, which workers keep in step with the code (``declared``).
+        ``name`` is the function's unless given. ``retry``, ``timeout`` (of one attempt) and ``lease``
+        are its tasks' unless a submit says otherwise. ``accepts``: older versions that it runs too,
+        the oldest first, None for tasks that name none. ``process``: it runs in a process of its own.
+        ``notify``: who is told of their ends. With ``cron`` or ``every`` it is recurring (``declared``).
         """
 
         def decorate(function: Callable[..., Any]) -> AnyHandler:
@@ -163,10 +177,13 @@ class App:
                 mode="async" if inspect.iscoroutinefunction(function) else "thread",
                 wants_ctx=_wants_ctx(function),
                 version=version,
+                accepts=tuple(accepts),
+                process=process,
                 queue=queue,
                 retry=DEFAULT_RETRY if retry is None else retry,
                 timeout_ms=_optional_ms(timeout, "/timeout", least_ms=1),
                 lease_ms=_optional_ms(lease, "/lease", least_ms=LEASE_MIN_MS),
+                notify=check_receivers(notify),
             )
             made = _CLASSES[entry.mode, entry.wants_ctx](self._link, entry)
             declared = declare(made.tenantless, cron, every, schedule_options)
@@ -269,7 +286,7 @@ class App:
             tenant=self._link.tenant,
             status=status,
             queue=queue,
-            handler=None if handler is None else _prefix(handler),
+            handler=None if handler is None else prefix_of(handler),
             tag=tag,
             limit=PAGE_MAX if limit is None else max(1, min(limit, PAGE_MAX)),
         )
@@ -277,7 +294,7 @@ class App:
         while left is None or left > 0:
             page = await (await self._link.backend()).page(query, cursor)
             for record in page.items:
-                if handler is not None and not _matches(record.target, handler):
+                if handler is not None and not matches(record.target, handler):
                     continue
                 if left is not None:
                     if left == 0:
@@ -381,13 +398,3 @@ def _wants_ctx(function: Callable[..., Any]) -> bool:
 
 def _optional_ms(value: Duration | None, pointer: str, *, least_ms: int) -> int | None:
     return None if value is None else parse_duration(value, pointer, least_ms=least_ms)
-
-
-def _prefix(pattern: str) -> str:
-    """What the server can filter by: a whole name, or what stands before the first wildcard."""
-    plain = _GLOB.split(pattern, maxsplit=1)[0]
-    return pattern if plain == pattern else f"{plain}*"
-
-
-def _matches(target: object, pattern: str) -> bool:
-    return isinstance(target, HandlerTarget) and fnmatch.fnmatchcase(target.name, pattern)

@@ -23,3 +23,9 @@ class Ask(NamedTuple):
 
 
 Send = Callable[[Ask], Awaitable[httpx2.Response]]
+
+
+def task_path(task_id: str, rest: str = "") -> str:
+    """The path of a task; an id that could not be one is asked for in a form that cannot mislead."""
+    safe = task_id if task_id.isascii() and task_id.isalnum() else "unknown"
+    return f"/tasks/{safe}{rest}"

@@ -11,7 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from tasksched.client.bulk_backend import BulkBackend
+from tasksched.client.live_backend import CallbackBackend, LiveBackend
 from tasksched.client.recurring_backend import RecurringBackend
+from tasksched.client.webhooks_backend import WebhooksBackend
 from tasksched.commands.tasks import Changes
 from tasksched.errors import TaskschedError
 from tasksched.model.states import State
@@ -80,6 +83,26 @@ class Backend(Protocol):
         """The same for recurring tasks."""
         ...
 
+    @property
+    def webhooks(self) -> WebhooksBackend:
+        """The same for webhook endpoints."""
+        ...
+
+    @property
+    def callbacks(self) -> CallbackBackend:
+        """Reports for runs that go on elsewhere."""
+        ...
+
+    @property
+    def live(self) -> LiveBackend:
+        """What is told of tasks while they run."""
+        ...
+
+    @property
+    def bulk(self) -> BulkBackend:
+        """The same for many tasks at once."""
+        ...
+
     async def submit(self, spec: TaskSpec) -> Created: ...
 
     async def submit_many(self, specs: Sequence[TaskSpec]) -> list[Created | TaskschedError]:
@@ -104,7 +127,9 @@ class Backend(Protocol):
 
     async def run_now(self, tenant: str, task_id: str, version: int | None) -> Change: ...
 
-    async def redrive(self, tenant: str, task_id: str, version: int | None) -> Change: ...
+    async def redrive(
+        self, tenant: str, task_id: str, version: int | None, changes: Changes | None = None
+    ) -> Change: ...
 
     async def explain(self, tenant: str, task_id: str) -> Explanation: ...
 

@@ -7,12 +7,17 @@ nothing is dispatched or run until a scheduler and a worker come, as ``tasksched
 
 import atexit
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tasksched import embedded
 from tasksched.client.backend import Change, Explanation, Page, Query
+from tasksched.client.direct_bulk import DirectBulk
 from tasksched.client.direct_recurring import DirectRecurring
+from tasksched.client.patience import until_accepted
+from tasksched.commands.bulk import Bulk
+from tasksched.commands.endpoints import Endpoints
 from tasksched.commands.explain import redis_cli, why_waiting
 from tasksched.commands.listing import LIMIT_MAX, TaskQuery, list_tasks
 from tasksched.commands.session import Session, open_session
@@ -20,6 +25,7 @@ from tasksched.commands.system import System
 from tasksched.commands.tasks import Changes
 from tasksched.errors import Conflict, TaskschedError, Unavailable
 from tasksched.model.durations import format_duration
+from tasksched.model.seal import Codec
 from tasksched.model.states import STATES
 from tasksched.model.task import Attempt, Created, Task, TaskSpec
 from tasksched.settings import Settings
@@ -37,14 +43,19 @@ class Direct:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.recurring = DirectRecurring(session.store)
+        self.recurring = DirectRecurring(session.store, session.bodies)
+        self.webhooks = Endpoints(session.store, session.bodies)
+        self.callbacks = session.callbacks
+        self.live = session.live
+        self.bulk = DirectBulk(Bulk.of(session.store, session.settings))
         self._tasks = session.tasks
+        self._patience_ms = session.settings.patience_ms
         self._system = System(session.store, session.settings)
         # Keys decide the shard, so a whole call for each shard needs so many.
         self.keyed_max = SUBMIT_MAX * session.store.shards
 
     async def submit(self, spec: TaskSpec) -> Created:
-        return await self._tasks.submit(spec)
+        return await until_accepted(partial(self._tasks.submit, spec), self._patience_ms)
 
     async def submit_many(self, specs: Sequence[TaskSpec]) -> list[Created | TaskschedError]:
         return await self._tasks.submit_many(specs)
@@ -84,8 +95,10 @@ class Direct:
     async def run_now(self, tenant: str, task_id: str, version: int | None) -> Change:
         return _change(await self._tasks.run_now(tenant, task_id, version=version))
 
-    async def redrive(self, tenant: str, task_id: str, version: int | None) -> Change:
-        return _change(await self._tasks.redrive(tenant, task_id, version=version))
+    async def redrive(
+        self, tenant: str, task_id: str, version: int | None, changes: Changes | None = None
+    ) -> Change:
+        return _change(await self._tasks.redrive(tenant, task_id, changes, version=version))
 
     async def explain(self, tenant: str, task_id: str) -> Explanation:
         task = await self._tasks.get(tenant, task_id, bodies=False)
@@ -115,9 +128,9 @@ class Direct:
         await self.session.close()
 
 
-async def open_direct(settings: Settings) -> Direct:
+async def open_direct(settings: Settings, codec: Codec | None = None) -> Direct:
     """Raises Unavailable, or Unsafe for a namespace that contradicts the settings."""
-    return Direct(await open_session(settings))
+    return Direct(await open_session(settings, patience_ms=settings.patience_ms, codec=codec))
 
 
 def embedded_url(directory: str, *, start: bool) -> str:

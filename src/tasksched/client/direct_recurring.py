@@ -10,6 +10,7 @@ from tasksched.client.schedule_options import RecurringChanges, edited
 from tasksched.commands.recurring import Backfilled, Recurring
 from tasksched.errors import Conflict, PreconditionFailed
 from tasksched.model.recurring import LedgerEntry, Schedule, ScheduleSpec, ScheduleStatus
+from tasksched.model.seal import PLAIN, Bodies
 from tasksched.store.protocol import Store
 from tasksched.store.reads import Place
 
@@ -21,8 +22,8 @@ EDIT_TRIES = 5
 class DirectRecurring:
     """A RecurringBackend over one store."""
 
-    def __init__(self, store: Store) -> None:
-        self._recurring = Recurring(store)
+    def __init__(self, store: Store, bodies: Bodies = PLAIN) -> None:
+        self._recurring = Recurring(store, bodies)
 
     async def create(self, spec: ScheduleSpec) -> Kept:
         changed, schedule = await self._recurring.put(spec)

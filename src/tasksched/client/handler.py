@@ -7,7 +7,7 @@ Options never mix with arguments: ``charge.options(delay="1h").submit("inv_1", 1
 """
 
 import functools
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
@@ -22,6 +22,7 @@ from tasksched.errors import Invalid
 from tasksched.model.durations import Duration
 from tasksched.model.instants import Instant
 from tasksched.model.names import Priority
+from tasksched.model.receivers import Notify
 from tasksched.model.retry import Retry
 from tasksched.model.task import HandlerTarget, TaskSpec
 from tasksched.runtime import registry
@@ -30,6 +31,7 @@ from tasksched.runtime.context import Ctx
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+U = TypeVar("U", bound=registry.Upgrade)
 
 _replace = msgspec.structs.replace
 
@@ -85,16 +87,17 @@ class Submitter(Generic[P, R]):
         timeout: Duration | None = None,
         expires: Instant | Duration | None = None,
         tags: Sequence[str] | None = None,
+        notify: Notify | None = None,
     ) -> "Submitter[P, R]":
         """The same handler with these options; what is not given stays as it was.
 
         ``at`` or ``delay``: when it is due. ``key``: the idempotency key. ``expires``: no first
-        start after it; a duration counts from the due time.
+        start after it; a duration counts from the due time. ``notify``: who is told of its end.
         """
         return self.with_options(
             Options(
                 at=at, delay=delay, key=key, queue=queue, priority=priority, tenant=tenant,
-                retry=retry, timeout=timeout, expires=expires, tags=tags,
+                retry=retry, timeout=timeout, expires=expires, tags=tags, notify=notify,
             )
         )  # fmt: skip
 
@@ -181,7 +184,20 @@ class _Handled(Submitter[P, R]):
             retry=wire(entry.retry),
             timeout_ms=entry.timeout_ms,
             lease_ms=entry.lease_ms,
+            notify=entry.notify,
         )
+
+    def upgrade(self, version: str | None) -> Callable[[U], U]:
+        """Decorates the function that makes of a payload of this version one of the next.
+
+        Payloads are as they travel: a list of positional or a dict of named arguments, or one value.
+        """
+
+        def add(function: U) -> U:
+            self.entry.add_upgrade(version, function)
+            return function
+
+        return add
 
     def require_no_arguments(self) -> None:
         """Raises TypeError where the handler cannot be called without arguments."""

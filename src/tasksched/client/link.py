@@ -20,12 +20,13 @@ from tasksched.client.sync import SyncLoop
 from tasksched.errors import Invalid
 from tasksched.model.durations import parse_duration
 from tasksched.model.names import check_name
+from tasksched.model.seal import Codec
 from tasksched.settings import Settings, from_environment
 
 R = TypeVar("R")
 
 HTTP = ("http://", "https://")
-REDIS = ("redis://", "rediss://", "unix://", "redis+sentinel://")
+REDIS = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
 EMBEDDED = "embedded:"
 
 ReadSettings = Callable[[], Settings]
@@ -34,9 +35,12 @@ ReadSettings = Callable[[], Settings]
 class Link:
     """Where requests go, and as whom."""
 
-    def __init__(self, read_settings: ReadSettings, api_key: str | None = None) -> None:
+    def __init__(
+        self, read_settings: ReadSettings, api_key: str | None = None, codec: Codec | None = None
+    ) -> None:
         self._read_settings = read_settings
         self._api_key = api_key
+        self._codec = codec
         self._open: dict[asyncio.AbstractEventLoop, Backend] = {}
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
         self._instead: Backend | None = None
@@ -66,7 +70,9 @@ class Link:
                 for old in [each for each in self._open if each.is_closed()]:
                     del self._open[old]
                     self._opening.pop(old, None)
-                self._open[loop] = await open_backend(self.settings, self._api_key)
+                self._open[loop] = await open_backend(
+                    self.settings, self._api_key, codec=self._codec
+                )
             return self._open[loop]
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
@@ -126,17 +132,26 @@ def settings_of(url: str | None, namespace: str | None, tenant: str | None) -> S
 
 
 async def open_backend(
-    settings: Settings, api_key: str | None = None, *, start_embedded: bool = True
+    settings: Settings,
+    api_key: str | None = None,
+    *,
+    start_embedded: bool = True,
+    codec: Codec | None = None,
 ) -> Backend:
-    """A connected backend for ``settings.url``. Raises Unavailable, or Invalid for a strange URL."""
+    """A connected backend for ``settings.url``. Raises Unavailable, or Invalid for a strange URL.
+
+    ``codec`` seals payloads in this process: not over HTTP, where the API's keys do it.
+    """
     url = settings.url
     if url.startswith(HTTP):
+        if codec is not None:
+            raise Invalid("over HTTP the API encrypts: an App takes no codec there", "/codec")
         return await open_remote(settings, api_key)
     if url.startswith(REDIS):
-        return await open_direct(settings)
+        return await open_direct(settings, codec)
     if url.startswith(EMBEDDED):
         reached = await asyncio.to_thread(
             embedded_url, url.removeprefix(EMBEDDED), start=start_embedded
         )
-        return await open_direct(replace(settings, url=reached))
+        return await open_direct(replace(settings, url=reached), codec)
     raise Invalid(f"the URL begins with none of {', '.join((*REDIS, *HTTP, EMBEDDED))}", "/url")

@@ -2,7 +2,8 @@
 
 While one piece is on its way the next is built, so both this program and the server are busy; a
 piece is as small as its transport allows, because building it holds up the event loop. Answers come
-back in the order of the calls. What is wrong with one call does not stop the others: it is told at
+back in the order of the calls. What is refused for now (a quota, a rate, memory) is asked for again,
+slower and slower, until nothing was accepted for as long as patience lasts. What is wrong with one call does not stop the others: it is told at
 the end, together with the handles of those that were created.
 """
 
@@ -14,11 +15,13 @@ from typing import Any, Generic, TypeVar
 from tasksched.client.backend import Backend
 from tasksched.client.handler import Call
 from tasksched.client.link import Link
+from tasksched.client.patience import Patience
 from tasksched.client.task import Task
-from tasksched.errors import TaskschedError
+from tasksched.errors import Overloaded, RateLimited, TaskschedError
 from tasksched.model.task import Created, TaskSpec
 
 R = TypeVar("R")
+_LATER = (RateLimited, Overloaded)
 
 Answer = Task[R] | TaskschedError
 Calls = Iterable[Call[R]] | AsyncIterable[Call[R]]
@@ -45,11 +48,12 @@ async def submit_many(link: Link, calls: Calls[R]) -> list[Task[R]]:
         else _Pieces(iter(calls), backend)
     )
     answers: dict[int, list[Answer[R]]] = {}
+    patience = Patience(link.settings.patience_ms)
 
     async def carry() -> None:
         while piece := await pieces.next():
             number = piece.number
-            created = await backend.submit_many(piece.specs)
+            created = await _accepted(backend, piece.specs, patience)
             answers[number] = [
                 Task(link, spec.tenant, each) if type(each) is Created else each  # type: ignore[misc]
                 for spec, each in zip(piece.specs, created, strict=True)
@@ -61,6 +65,30 @@ async def submit_many(link: Link, calls: Calls[R]) -> list[Task[R]]:
     if len(tasks) < len(found):
         raise PartlyFailed(found)
     return tasks
+
+
+async def _accepted(
+    backend: Backend, specs: Sequence[TaskSpec], patience: Patience
+) -> list[Created | TaskschedError]:
+    """The answers; a refusal that did nothing stands only where patience ended."""
+    answers = list(await backend.submit_many(specs))
+    while True:
+        refused = {n: each for n, each in enumerate(answers) if isinstance(each, _LATER)}
+        if not refused:
+            return answers
+        try:
+            await patience.pause(min(refused.values(), key=_retry_after))
+        except TaskschedError:
+            return answers
+        again = await backend.submit_many([specs[n] for n in refused])
+        for n, answer in zip(refused, again, strict=True):
+            answers[n] = answer
+        if not all(isinstance(answer, _LATER) for answer in again):
+            patience.renew()
+
+
+def _retry_after(refusal: RateLimited | Overloaded) -> float:
+    return refusal.retry_after
 
 
 async def _all(work: Iterable[Any]) -> None:

@@ -16,6 +16,7 @@ from tasksched.errors import Invalid
 from tasksched.model.durations import Duration, parse_duration
 from tasksched.model.instants import Instant, parse_instant
 from tasksched.model.names import Priority, check_key, check_name, check_priority, check_tags
+from tasksched.model.receivers import Notify, check_queue, check_receivers
 from tasksched.model.retry import Retry
 from tasksched.model.task import TaskSpec
 
@@ -37,6 +38,7 @@ class Options(TypedDict, total=False):
     timeout: Duration | None
     expires: Instant | Duration | None
     tags: Sequence[str] | None
+    notify: Notify | None
 
 
 def parsed(options: Options) -> dict[str, Any]:
@@ -87,14 +89,19 @@ def _at_ms(value: Instant) -> int:
 
 
 @lru_cache(maxsize=REMEMBERED)
+def _queue(value: str) -> str:
+    return check_queue(value, "")
+
+
+@lru_cache(maxsize=REMEMBERED)
 def _name(value: str) -> str:
     return check_name(value)
 
 
-def _named(pointer: str) -> Any:
-    def parse(value: str) -> str:
+def _named(pointer: str, rule: Any) -> Any:
+    def parse(value: str) -> Any:
         try:
-            return _name(value)
+            return rule(value)
         except TypeError:  # not even hashable
             return check_name(value, pointer)
         except Invalid as error:
@@ -131,11 +138,12 @@ _PARSERS: dict[str, tuple[str, Any]] = {
     "at": ("run_at_ms", _at_ms),
     "delay": ("delay_ms", _delay_ms),
     "key": ("key", _key),
-    "queue": ("queue", _named("/queue")),
+    "queue": ("queue", _named("/queue", _queue)),
     "priority": ("priority", _priority),
-    "tenant": ("tenant", _named("/tenant")),
+    "tenant": ("tenant", _named("/tenant", _name)),
     "retry": ("retry", _retry),
     "timeout": ("timeout_ms", _timeout_ms),
     "expires": ("expires", _expires),
     "tags": ("tags", _tags),
+    "notify": ("notify", check_receivers),
 }

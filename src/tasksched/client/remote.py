@@ -1,17 +1,16 @@
 """Remote: the client over the HTTP API, for programs that reach no Redis. Producers only.
 
-A request is sent again after a refusal that says "later" (429, 503 with Retry-After) and after a
-connection that failed, with growing pauses, until patience ends. After a *lost reply* only what is
-safe to repeat is: a create carries an ``Idempotency-Key`` made here before its first send, so the
+A request is sent again after a refusal that says "later" (429, 503), not before Retry-After or RateLimit
+ask for it, and after a connection that failed, with growing pauses, until patience ends (``patience``).
+Where it may have been done, a lost reply or a store that did not answer, only what is safe to repeat is: a create carries an ``Idempotency-Key`` made here before its first send, so the
 repeat finds the task of the first. A verb that may have been executed is not repeated.
 """
 
 import asyncio
 import os
-import random
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +19,28 @@ import msgspec
 
 from tasksched import clock
 from tasksched.client import wire
-from tasksched.client.ask import REPLY_S, Ask
+from tasksched.client.ask import REPLY_S, Ask, task_path
 from tasksched.client.backend import Change, Explanation, Page, Query
+from tasksched.client.patience import Patience, retry_after_ms
+from tasksched.client.remote_bulk import RemoteBulk
+from tasksched.client.remote_live import RemoteCallbacks, RemoteLive
 from tasksched.client.remote_recurring import RemoteRecurring
+from tasksched.client.remote_webhooks import RemoteWebhooks
 from tasksched.commands.tasks import Changes
-from tasksched.errors import Invalid, TaskschedError, Unavailable
+from tasksched.errors import Invalid, Overloaded, RateLimited, TaskschedError, Unavailable
 from tasksched.model.durations import format_duration
 from tasksched.model.states import FINAL
 from tasksched.model.task import Attempt, Created, Task, TaskSpec
 from tasksched.settings import Settings
 
 PATIENCE_MS = 10_000
-PAUSE_S, PAUSE_MAX_S = 0.1, 2.0
 CONNECT_S = 5.0
 WAIT_MAX_MS = 20_000
 WAIT_PAUSE_S = 1.0  # between two looks, where the API answers a wait at once
 BATCH_MAX = 1_000
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 BATCHES_AT_ONCE = 4
-_LATER = frozenset({429, 503})  # refused before anything was done
-_UNKNOWN = frozenset({500, 502, 504})  # it may have been done
+_UNKNOWN = frozenset({500, 502, 503, 504})  # it may have been done
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
@@ -53,6 +54,10 @@ class Remote:
         self._client = client
         self._patience_ms = patience_ms
         self.recurring = RemoteRecurring(self._ask)
+        self.bulk = RemoteBulk(self._ask)
+        self.webhooks = RemoteWebhooks(self._ask)
+        self.callbacks = RemoteCallbacks(self._ask)
+        self.live = RemoteLive(self._ask, self._listen)
 
     # -- creating -------------------------------------------------------------------------------
 
@@ -68,7 +73,11 @@ class Remote:
         answers: list[Created | TaskschedError | None] = [None] * len(specs)
         for places, tenant, body in _batches(specs):
             headers = {"Idempotency-Key": uuid.uuid4().hex}
-            reply = await self._ask(Ask("POST", "/tasks/batch", tenant, body, headers=headers))
+            try:
+                reply = await self._ask(Ask("POST", "/tasks/batch", tenant, body, headers=headers))
+            except (RateLimited, Overloaded) as refusal:  # of this batch; others may have been done
+                answers = [refusal if n in places else each for n, each in enumerate(answers)]
+                continue
             for place, answer in zip(
                 places, wire.read_batch(reply.content, [specs[n] for n in places]), strict=True
             ):
@@ -84,7 +93,7 @@ class Remote:
         return Explanation(*await self._task(tenant, task_id))
 
     async def _task(self, tenant: str, task_id: str) -> tuple[Task, list[dict[str, Any]]]:
-        reply = await self._ask(Ask("GET", _path(task_id), tenant))
+        reply = await self._ask(Ask("GET", task_path(task_id), tenant))
         return wire.read_task(reply.content)
 
     async def page(self, query: Query, cursor: str | None) -> Page:
@@ -101,7 +110,7 @@ class Remote:
         return wire.read_page(reply.content)
 
     async def attempts(self, tenant: str, task_id: str) -> list[Attempt]:
-        reply = await self._ask(Ask("GET", _path(task_id, "/attempts"), tenant))
+        reply = await self._ask(Ask("GET", task_path(task_id, "/attempts"), tenant))
         return wire.read_attempts(reply.content)
 
     async def wait(self, tenant: str, task_id: str, timeout_ms: int) -> Task:
@@ -109,7 +118,7 @@ class Remote:
         began_ms = clock.mono_ms()
         ask = Ask(
             "GET",
-            _path(task_id),
+            task_path(task_id),
             tenant,
             query={"wait": format_duration(wait_ms)} if wait_ms else {},
             reply_s=wait_ms / 1000 + REPLY_S,
@@ -140,13 +149,16 @@ class Remote:
 
     async def cancel(self, tenant: str, task_id: str, version: int | None) -> Change:
         # Cancelling twice is cancelling once, unless a version is named, which the first changed.
-        return await self._verb(tenant, _path(task_id, "/cancel"), version, again=version is None)
+        return await self._verb(tenant, task_path(task_id, "/cancel"), version, again=version is None)
 
     async def run_now(self, tenant: str, task_id: str, version: int | None) -> Change:
-        return await self._verb(tenant, _path(task_id, "/run-now"), version)
+        return await self._verb(tenant, task_path(task_id, "/run-now"), version)
 
-    async def redrive(self, tenant: str, task_id: str, version: int | None) -> Change:
-        return await self._verb(tenant, _path(task_id, "/retry"), version)
+    async def redrive(
+        self, tenant: str, task_id: str, version: int | None, changes: Changes | None = None
+    ) -> Change:
+        body = None if changes is None else msgspec.json.encode(wire.changes_body(changes))
+        return await self._verb(tenant, task_path(task_id, "/retry"), version, body=body)
 
     async def edit(
         self, tenant: str, task_id: str, changes: Changes, version: int | None
@@ -154,15 +166,21 @@ class Remote:
         body = msgspec.json.encode(wire.changes_body(changes))
         headers = {} if version is None else {"If-Match": f'"{version}"'}
         ask = Ask(
-            "PATCH", _path(task_id), tenant, body, headers=headers, repeatable=version is None
+            "PATCH", task_path(task_id), tenant, body, headers=headers, repeatable=version is None
         )
         return wire.read_change((await self._ask(ask)).content)
 
     async def _verb(
-        self, tenant: str, path: str, version: int | None, *, again: bool = False
+        self,
+        tenant: str,
+        path: str,
+        version: int | None,
+        *,
+        again: bool = False,
+        body: bytes | None = None,
     ) -> Change:
         headers = {} if version is None else {"If-Match": f'"{version}"'}
-        ask = Ask("POST", path, tenant, headers=headers, repeatable=again)
+        ask = Ask("POST", path, tenant, body, headers=headers, repeatable=again)
         return wire.read_change((await self._ask(ask)).content)
 
     # -- sending --------------------------------------------------------------------------------
@@ -172,18 +190,15 @@ class Remote:
 
     async def _ask(self, ask: Ask) -> httpx2.Response:
         """The answer, once there is one. Raises what it says, or Unavailable."""
-        until_ms = clock.mono_ms() + self._patience_ms
-        pause_s = PAUSE_S
+        patience = Patience(self._patience_ms)
         while True:
             outcome = await self._try(ask)
             if isinstance(outcome, httpx2.Response):
                 return outcome
             error, may_repeat = outcome
-            wait_s = max(pause_s * (0.5 + random.random()), _asked_s(error))
-            if not may_repeat or clock.mono_ms() + wait_s * 1000 > until_ms:
+            if not may_repeat:
                 raise error
-            await asyncio.sleep(wait_s)
-            pause_s = min(pause_s * 2, PAUSE_MAX_S)
+            await patience.pause(error)
 
     async def _try(self, ask: Ask) -> httpx2.Response | tuple[TaskschedError, bool]:
         """The answer; or the error, and whether the same request may be sent again."""
@@ -197,24 +212,24 @@ class Remote:
             raise Invalid(f"the URL of the API cannot be used: {failure}", "/url") from failure
         if reply.is_success:
             return reply
-        status = reply.status_code
-        may_repeat = status in _LATER or (status in _UNKNOWN and ask.repeatable)
-        return _refusal(reply), may_repeat
+        error, status = _refusal(reply), reply.status_code
+        is_refused = status == 429 or isinstance(error, Overloaded)  # before anything was done
+        return error, is_refused or (status in _UNKNOWN and ask.repeatable)
 
     async def _send(self, ask: Ask) -> httpx2.Response:
-        headers = dict(ask.headers)
-        if ask.tenant not in {"", "default"}:
-            headers["Tasksched-Tenant"] = ask.tenant
-        if ask.body is not None:
-            headers["Content-Type"] = "application/json"
-        return await self._client.request(
-            ask.method,
-            ask.path,
-            params=dict(ask.query) or None,
-            content=ask.body,
-            headers=headers,
-            timeout=httpx2.Timeout(ask.reply_s, connect=CONNECT_S),
-        )
+        return await self._client.request(ask.method, ask.path, **_parameters(ask))
+
+    async def _listen(self, ask: Ask) -> AsyncGenerator[str, None]:
+        """The lines of an answer as they come. Raises what it says instead, or Unavailable."""
+        try:
+            async with self._client.stream(ask.method, ask.path, **_parameters(ask)) as reply:
+                if not reply.is_success:
+                    await reply.aread()
+                    raise _refusal(reply)
+                async for line in reply.aiter_lines():
+                    yield line
+        except httpx2.TransportError as failure:
+            raise _unavailable(failure) from failure
 
 
 async def open_remote(settings: Settings, api_key: str | None = None) -> Remote:
@@ -223,7 +238,8 @@ async def open_remote(settings: Settings, api_key: str | None = None) -> Remote:
     headers = {"User-Agent": "tasksched", "Accept": "application/json"}
     if key:
         headers["Authorization"] = f"Bearer {key}"
-    return Remote(httpx2.AsyncClient(base_url=settings.url, headers=headers))
+    client = httpx2.AsyncClient(base_url=settings.url, headers=headers)
+    return Remote(client, patience_ms=settings.patience_ms)
 
 
 def key_from_environment() -> str | None:
@@ -237,6 +253,20 @@ def key_from_environment() -> str | None:
         return Path(path).read_text().strip()
     except OSError as error:
         raise Invalid(f"TASKSCHED_API_KEY_FILE: {error}") from error
+
+
+def _parameters(ask: Ask) -> dict[str, Any]:
+    headers = dict(ask.headers)
+    if ask.tenant not in {"", "default"}:
+        headers["Tasksched-Tenant"] = ask.tenant
+    if ask.body is not None:
+        headers["Content-Type"] = "application/json"
+    return {
+        "params": dict(ask.query) or None,
+        "content": ask.body,
+        "headers": headers,
+        "timeout": httpx2.Timeout(ask.reply_s, connect=CONNECT_S),
+    }
 
 
 def _batches(specs: Sequence[TaskSpec]) -> list[tuple[list[int], str, bytes]]:
@@ -261,25 +291,13 @@ def _batches(specs: Sequence[TaskSpec]) -> list[tuple[list[int], str, bytes]]:
     return found
 
 
-def _path(task_id: str, rest: str = "") -> str:
-    """The path of a task; an id that could not be one is asked for in a form that cannot mislead."""
-    safe = task_id if task_id.isascii() and task_id.isalnum() else "unknown"
-    return f"/tasks/{safe}{rest}"
-
-
 def _refusal(reply: httpx2.Response) -> TaskschedError:
     if reply.is_redirect:
         place = reply.headers.get("location", "elsewhere")
         return TaskschedError(f"the API redirects to {place}: give its own URL")
-    seconds = reply.headers.get("retry-after", "")
-    retry_after_ms = int(seconds) * 1000 if seconds.isascii() and seconds.isdigit() else None
-    return wire.read_error(reply.status_code, reply.content, retry_after_ms)
+    return wire.read_error(reply.status_code, reply.content, retry_after_ms(reply.headers))
 
 
 def _unavailable(failure: Exception) -> Unavailable:
     said = str(failure) or type(failure).__name__
     return Unavailable(f"the API does not answer: {said}")
-
-
-def _asked_s(error: TaskschedError) -> float:
-    return float(error.extra.get("retry_after_ms") or 0) / 1000

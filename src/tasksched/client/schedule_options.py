@@ -15,6 +15,8 @@ from tasksched.errors import Invalid
 from tasksched.model import codec
 from tasksched.model.durations import Duration, parse_duration
 from tasksched.model.names import Priority, check_name
+from tasksched.model.notify import Receiver
+from tasksched.model.receivers import Notify, check_schedule_receivers
 from tasksched.model.recurring import AFTERS, OVERLAPS, After, Overlap, ScheduleSpec
 from tasksched.model.retry import Retry
 from tasksched.model.schedule import Cron, Every, Rule
@@ -45,12 +47,14 @@ class ScheduleOptions(Policy, total=False):
 
     id: Required[str]
     tenant: str | None
+    notify: Notify
 
 
 class DeclaredOptions(Policy, total=False):
     """Of ``@app.task(cron=…, schedule_options=…)``."""
 
     id: str
+    notify: Notify
 
 
 class EditOptions(Policy, total=False):
@@ -62,6 +66,7 @@ class EditOptions(Policy, total=False):
     retry: Retry | None
     timeout: Duration | None
     tags: Sequence[str]
+    notify: Notify
     payload: Any
 
 
@@ -81,6 +86,7 @@ class RecurringChanges(msgspec.Struct, frozen=True, kw_only=True):
     retry: Retry | UnsetType = UNSET
     timeout_ms: int | None | UnsetType = UNSET
     tags: tuple[str, ...] | UnsetType = UNSET
+    notify: tuple[Receiver, ...] | UnsetType = UNSET
     payload: bytes | UnsetType = UNSET
 
 
@@ -103,6 +109,8 @@ def spec_of(
     _require_timeless(template)
     check_name(schedule_id, "/id")
     given = _policy(policy)
+    if "notify" in given:
+        template = msgspec.structs.replace(template, notify=given.pop("notify"))
     misfire = MisfirePolicy(
         **{_MISFIRE[name]: given.pop(name) for name in _MISFIRE if name in given}
     )
@@ -112,7 +120,8 @@ def spec_of(
 def changes_of(options: EditOptions) -> RecurringChanges:
     """The edit that these options ask for. Raises Invalid, also where they ask for none."""
     given: dict[str, Any] = dict(options)
-    fields = _policy({name: given[name] for name in Policy.__annotations__ if name in given})
+    policy = (*Policy.__annotations__, "notify")
+    fields = _policy({name: given[name] for name in policy if name in given})
     named = ("queue", "priority", "retry", "timeout", "tags")
     fields |= parsed({name: given[name] for name in named if name in given})  # type: ignore[arg-type]  # by name there
     if "rule" in given:
@@ -190,6 +199,7 @@ _READERS: dict[str, tuple[str, Any]] = {
     "jitter": ("jitter_ms", _jitter),
     "max_runs": ("max_runs", _runs),
     "after": ("after", _choice(AFTERS, "/after")),
+    "notify": ("notify", check_schedule_receivers),
 }
 
 

@@ -6,18 +6,22 @@ comes back as the handler returned it (in JSON's terms: a tuple as a list), a fa
 without an event loop.
 """
 
-from collections.abc import Sequence
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, Generic, TypeVar, Unpack, cast
 
 from tasksched import clock
 from tasksched.client.backend import Change
+from tasksched.client.changes import Changed, changes_of
 from tasksched.client.link import Link
+from tasksched.client.live import follow
 from tasksched.commands.tasks import UNSET, Changes
-from tasksched.errors import Invalid, TaskschedError
+from tasksched.errors import Conflict, Invalid, TaskschedError
 from tasksched.model import codec
 from tasksched.model import task as model
 from tasksched.model.durations import Duration, format_duration, parse_duration
 from tasksched.model.instants import Instant, parse_instant
+from tasksched.model.live import Followed, LineSaid, StateSeen
 from tasksched.model.states import FINAL, State
 
 R_co = TypeVar("R_co", covariant=True)
@@ -90,6 +94,23 @@ class Task(Generic[R_co]):
         backend = await self._link.backend()
         return await backend.attempts(self.tenant, self.id)
 
+    async def log(self) -> Sequence[LineSaid]:
+        """What its runs said by ``ctx.line``, the oldest first; the last 200 lines are kept."""
+        backend = await self._link.backend()
+        return await backend.live.lines(self.tenant, self.id)
+
+    async def follow(self, after: str | None = None) -> AsyncGenerator[Followed, None]:
+        """Lines, progress and states as they come, to the final state. Raises NotFound.
+
+        ``after``: only lines after the one of this id.
+        """
+        backend = await self._link.backend()
+        async with aclosing(follow(backend.live, self.tenant, self.id, after)) as found:
+            async for each in found:
+                if isinstance(each, StateSeen):
+                    self.status = each.status
+                yield each
+
     async def wait(self, timeout: Duration | None = None) -> model.Task:
         """The record once the task is final. Raises TimeoutError when that takes longer."""
         timeout_ms = None if timeout is None else parse_duration(timeout, "/timeout")
@@ -109,7 +130,8 @@ class Task(Generic[R_co]):
     async def result(self, timeout: Duration | None = None) -> R_co:
         """What the handler returned, waited for.
 
-        Raises TaskFailed, TaskCancelled, or TimeoutError (the task goes on).
+        Raises TaskFailed, TaskCancelled, TimeoutError (the task goes on), or Conflict where it is
+        encrypted with a key that is not here.
         """
         return self._result(await self.wait(timeout))
 
@@ -118,6 +140,8 @@ class Task(Generic[R_co]):
             raise TaskFailed(record)
         if record.status == "CANCELLED":
             raise TaskCancelled(record)
+        if record.encrypted and record.result is None:
+            raise Conflict(f"the result of task {record.id} is encrypted, and its key is not here")
         # Whether the worker's answer is an R is the handler's promise, checked by nobody here.
         return cast("R_co", codec.decode(record.result) if record.result else None)
 
@@ -150,10 +174,19 @@ class Task(Generic[R_co]):
         backend = await self._link.backend()
         return self._changed(await backend.run_now(self.tenant, self.id, version))
 
-    async def retry(self, *, version: int | None = None) -> Change:
-        """A new life for a failed or cancelled task. Raises Conflict for any other."""
+    async def retry(self, *, version: int | None = None, **changes: Unpack[Changed]) -> Change:
+        """A new life for a failed or cancelled task, changed on the way. Raises Conflict for others.
+
+        ``await task.retry(payload=["inv_2", 100], delay="1h")``
+        """
         backend = await self._link.backend()
-        return self._changed(await backend.redrive(self.tenant, self.id, version))
+        asked = changes_of(changes) if changes else None
+        return self._changed(await backend.redrive(self.tenant, self.id, version, asked))
+
+    async def delete(self, *, version: int | None = None) -> None:
+        """Removes it; one that waits is cancelled first. Raises Conflict where it runs."""
+        backend = await self._link.backend()
+        await backend.bulk.delete(self.tenant, self.id, version)
 
     def _changed(self, change: Change) -> Change:
         self.status = change.status
@@ -171,6 +204,9 @@ class Task(Generic[R_co]):
 
     def attempts_sync(self) -> Sequence[model.Attempt]:
         return self._link.run(self.attempts())
+
+    def log_sync(self) -> Sequence[LineSaid]:
+        return self._link.run(self.log())
 
     def wait_sync(self, timeout: Duration | None = None) -> model.Task:
         return self._link.run(self.wait(timeout))
@@ -193,5 +229,8 @@ class Task(Generic[R_co]):
     def run_now_sync(self, *, version: int | None = None) -> Change:
         return self._link.run(self.run_now(version=version))
 
-    def retry_sync(self, *, version: int | None = None) -> Change:
-        return self._link.run(self.retry(version=version))
+    def retry_sync(self, *, version: int | None = None, **changes: Unpack[Changed]) -> Change:
+        return self._link.run(self.retry(version=version, **changes))
+
+    def delete_sync(self, *, version: int | None = None) -> None:
+        self._link.run(self.delete(version=version))

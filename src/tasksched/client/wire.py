@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from tasksched.client.backend import Change, Page
+from tasksched.client.patience import details_of
 from tasksched.commands.tasks import Changes
 from tasksched.errors import (
     BY_CODE,
@@ -29,6 +30,7 @@ from tasksched.errors import (
 from tasksched.model import codec
 from tasksched.model.durations import format_duration, parse_duration
 from tasksched.model.instants import format_instant, parse_instant
+from tasksched.model.notify import Cause, Delivery, Receiver
 from tasksched.model.retry import Retry
 from tasksched.model.states import OutcomeName, State
 from tasksched.model.task import (
@@ -38,6 +40,7 @@ from tasksched.model.task import (
     ErrorInfo,
     HandlerTarget,
     HttpTarget,
+    NoticeTarget,
     Target,
     Task,
     TaskSpec,
@@ -71,7 +74,9 @@ def task_body(spec: TaskSpec) -> dict[str, Any]:
 def target_body(target: Target) -> dict[str, Any]:
     if isinstance(target, HttpTarget):
         headers = dict(target.headers)
-        return {"type": "http", "url": target.url, "method": target.method, "headers": headers}
+        body = {"type": "http", "url": target.url, "method": target.method, "headers": headers}
+        return {**body, "async": True} if target.is_async else body
+    assert isinstance(target, HandlerTarget), target
     version = {} if target.version is None else {"version": target.version}
     return {"type": "handler", "name": target.name, **version}
 
@@ -86,6 +91,7 @@ OPTIONS: dict[str, tuple[str, Any]] = {
     "lease_ms": ("lease", format_duration),
     "expires_at_ms": ("expires_at", format_instant),
     "tags": ("tags", list),
+    "notify": ("notify", msgspec.to_builtins),
     "key": ("idempotency_key", str),
 }
 _CHANGES: dict[str, tuple[str, Any]] = {
@@ -116,6 +122,12 @@ class _Timestamps(msgspec.Struct):
     finished_at: str | None = None
 
 
+class _DeliveryView(msgspec.Struct):
+    message_id: str
+    event: str
+    endpoint_id: str | None = None
+
+
 class _TaskView(msgspec.Struct, kw_only=True):
     task_id: str
     status: State
@@ -127,12 +139,18 @@ class _TaskView(msgspec.Struct, kw_only=True):
     payload: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     corrupt: bool = False
+    encrypted: bool = False
     attempts: int = 0
     error: ErrorInfo | None = None
     reason: str | None = None
+    fingerprint: str | None = None
     cancel_requested: bool = False
     progress: dict[str, Any] | None = None
+    deferred: bool = False
+    postponed: str | None = None
     tags: tuple[str, ...] = ()
+    notify: tuple[Receiver, ...] = ()
+    delivery: _DeliveryView | None = None
     retry: dict[str, Any] | None = None
     timeout: str | None = None
     lease: str | None = None
@@ -187,6 +205,8 @@ class _BatchItem(msgspec.Struct):
     code: str | None = None
     detail: str | None = None
     errors: list[dict[str, Any]] = []
+    limit: str | None = None
+    retry_after: str | None = None
 
 
 class _BatchView(msgspec.Struct):
@@ -203,6 +223,8 @@ class _ProblemView(msgspec.Struct):
     recurring_task_id: str | None = None
     recurring_status: str | None = None
     version: int | None = None
+    limit: str | None = None
+    retry_after: str | None = None
 
 
 def read_task(raw: bytes) -> tuple[Task, list[dict[str, Any]]]:
@@ -263,6 +285,7 @@ def read_error(status: int, raw: bytes, retry_after_ms: int | None) -> Tasksched
     extra = {name: value for name in _EXTRA if (value := getattr(view, name)) is not None}
     if retry_after_ms is not None:
         extra["retry_after_ms"] = retry_after_ms
+    extra |= details_of(view.limit, view.retry_after)
     detail = view.detail or view.title or f"the API answered {status}"
     return _error(status, view.code, detail, _problems(view.errors), extra)
 
@@ -293,7 +316,8 @@ def _batch_answer(item: _BatchItem, spec: TaskSpec) -> Created | TaskschedError:
         return Created(item.task_id, created, due_ms, item.version, durability=item.durability)
     problems = _problems(item.errors)
     detail = item.detail or (problems[0].detail if problems else f"refused with {item.status}")
-    return _error(item.status, item.code, detail, problems, {})
+    extra = details_of(item.limit, item.retry_after)
+    return _error(item.status, item.code, detail, problems, extra)
 
 
 def _task(view: _TaskView) -> Task:
@@ -309,31 +333,45 @@ def _task(view: _TaskView) -> Task:
         created_ms=parse_instant(times.created_at),
         due_ms=parse_instant(times.run_at),
         attempts=view.attempts,
-        payload=body_of(view.payload),
-        result=body_of(view.result),
+        payload=None if view.encrypted and view.payload == b"null" else body_of(view.payload),
+        result=None if view.encrypted and view.result == b"null" else body_of(view.result),
         retry=DEFAULT_RETRY if view.retry is None else Retry.parse(view.retry, "/retry"),
         timeout_ms=None if view.timeout is None else parse_duration(view.timeout),
         lease_ms=None if view.lease is None else parse_duration(view.lease),
         expires_at_ms=moment_ms(view.expires_at),
         tags=view.tags,
+        notify=view.notify,
+        delivery=_delivery(view.delivery),
         reason=view.reason,
+        fingerprint=view.fingerprint,
         error=view.error,
         cancel_requested=view.cancel_requested,
         progress=view.progress,
+        is_deferred=view.deferred,
+        postponed=view.postponed,
         queued_ms=moment_ms(times.queued_at),
         finished_ms=moment_ms(times.finished_at),
         schedule=f"{view.tenant}:{view.recurring_task_id}" if view.recurring_task_id else None,
         nominal_ms=moment_ms(view.nominal_at),
         missed=view.missed,
         corrupt=view.corrupt,
+        encrypted=view.encrypted,
     )
 
 
 def target_of(body: dict[str, Any]) -> Target:
     if body.get("type") == "http":
         headers = tuple((body.get("headers") or {}).items())
-        return HttpTarget(body["url"], body.get("method", "POST"), headers)
+        is_async = body.get("async") is True
+        return HttpTarget(body["url"], body.get("method", "POST"), headers, is_async)
+    if body.get("type") == "notification":
+        subject = body.get("task_id") or body.get("recurring_task_id") or ""
+        return NoticeTarget(Cause(body["event"], subject, "", 0))
     return HandlerTarget(body["name"], body.get("version"))
+
+
+def _delivery(view: _DeliveryView | None) -> Delivery | None:
+    return None if view is None else Delivery(view.message_id, view.event, view.endpoint_id)
 
 
 def body_of(raw: Raw | UnsetType) -> bytes | None:

@@ -16,6 +16,7 @@ from tasksched.commands.recurring import Backfilled
 from tasksched.model import codec
 from tasksched.model.durations import format_duration, parse_duration
 from tasksched.model.instants import format_instant, parse_instant
+from tasksched.model.notify import Receiver
 from tasksched.model.recurring import (
     After,
     LedgerEntry,
@@ -30,7 +31,7 @@ from tasksched.model.schedule import Rule, parse_rule
 from tasksched.model.schedule.misfire import LIMIT_DEFAULT, CatchUp, MisfirePolicy
 from tasksched.model.task import DEFAULT_RETRY, HandlerTarget, TaskSpec
 
-_TEMPLATE = ("queue", "priority", "retry", "timeout_ms", "lease_ms", "tags")
+_TEMPLATE = ("queue", "priority", "retry", "timeout_ms", "lease_ms", "tags", "notify")
 _DEFAULTS = TaskSpec(target=HandlerTarget("any"))
 
 
@@ -141,6 +142,7 @@ class _RecurringView(msgspec.Struct, kw_only=True):
     timeout: str | None = None
     lease: str | None = None
     tags: tuple[str, ...] = ()
+    notify: tuple[Receiver, ...] = ()
     max_runs: int | None = None
     overlap: Overlap = "skip"
     catch_up: CatchUp = "one"
@@ -250,6 +252,7 @@ def _spec(view: _RecurringView, created_ms: int) -> ScheduleSpec:
         timeout_ms=_length_ms(view.timeout),
         lease_ms=_length_ms(view.lease),
         tags=view.tags,
+        notify=view.notify,
     )
     return ScheduleSpec(
         id=view.recurring_task_id,

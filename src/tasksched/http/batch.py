@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tasksched.errors import Invalid, TaskschedError, TooLarge
+from tasksched.errors import Invalid, Overloaded, TaskschedError, TooLarge
 from tasksched.http import parse, render
 from tasksched.http.exchange import JSON, Reply
-from tasksched.http.problems import field_errors, plain
+from tasksched.http.problems import field_errors, later_of, plain
 from tasksched.http.schema import BatchItem, BatchView, Durability
 from tasksched.http.services import Call
 from tasksched.http.tasks import durability_of, require_type, tenant_of
@@ -38,8 +38,14 @@ async def create_many(call: Call) -> Reply:
     source = parse.Source(tenant_of(call), key, most)
     specs = await _specs(_from_lines(raw) if lines else _from_array(raw), source)
     good = [spec for spec in specs if isinstance(spec, TaskSpec)]
-    answers = iter(await call.services.tasks.submit_many(good) if good else [])
+    made = await call.services.tasks.submit_many(good) if good else []
+    refused = [answer for answer in made if isinstance(answer, Overloaded)]
+    if refused and len(refused) == len(made):
+        raise refused[0]  # nothing at all came in: one answer for all of it
+    answers = iter(made)
     outcomes = [next(answers) if isinstance(spec, TaskSpec) else spec for spec in specs]
+    for outcome in outcomes:
+        call.services.refusals.note(outcome)
     level = await _reached(call, outcomes, asked)
     view = BatchView([_item(outcome, level) for outcome in outcomes])
     return Reply(200, render.encode(view), [JSON])
@@ -116,5 +122,9 @@ def _item(outcome: Created | TaskschedError, level: Durability) -> BatchItem:
         )
     errors = field_errors(outcome) if isinstance(outcome, Invalid) else None
     return BatchItem(
-        status=outcome.status, code=outcome.code, detail=plain(outcome.detail), errors=errors
+        status=outcome.status,
+        code=outcome.code,
+        detail=plain(outcome.detail),
+        errors=errors,
+        **later_of(outcome),
     )

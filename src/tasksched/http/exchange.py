@@ -6,14 +6,15 @@ why a single create stays near the price of an empty echo. Handlers raise; ``mid
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from tasksched.errors import Invalid, Malformed
+from tasksched.errors import Invalid, Malformed, TaskschedError
 
 Headers = list[tuple[bytes, bytes]]
 Services_ = TypeVar("Services_")
@@ -21,15 +22,22 @@ T = TypeVar("T")
 
 PARAMETERS_MAX: Final = 32
 QUERY_BYTES_MAX: Final = 8 * 1024
+TURN: Final = "tasksched.turn"
+"""In the scope of a request: what to call when it begins to wait for something else than Redis."""
+
 JSON: Final = (b"content-type", b"application/json")
 
 
 class Reply(NamedTuple):
-    """An answer. ``content-length`` is added when it is sent."""
+    """An answer. ``content-length`` is added when it is sent.
+
+    ``parts``: sent one by one as they come, instead of the body.
+    """
 
     status: int
     body: bytes
     headers: Headers
+    parts: AsyncGenerator[bytes, None] | None = None
 
 
 class Call(Generic[Services_]):
@@ -102,6 +110,8 @@ class Call(Generic[Services_]):
 
         To be asked when nothing of the body is wanted any more. Raises ClientDisconnect.
         """
+        if TURN in self.scope:
+            self.scope[TURN]()
         working = asyncio.ensure_future(work)
         leaving = asyncio.ensure_future(self._gone())
         try:
@@ -131,6 +141,20 @@ async def send_reply(reply: Reply, send: Send) -> None:
     await send({"type": "http.response.body", "body": reply.body})
 
 
+async def _send_parts(reply: Reply, parts: AsyncGenerator[bytes, None], send: Send) -> None:
+    """What goes wrong before the first part is an error as any; after it, the answer just ends."""
+    async with contextlib.aclosing(parts):
+        first = await anext(parts, b"")
+        await send(
+            {"type": "http.response.start", "status": reply.status, "headers": reply.headers}
+        )
+        await send({"type": "http.response.body", "body": first, "more_body": True})
+        with contextlib.suppress(TaskschedError):
+            async for part in parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
 Handler = Callable[[Call[Services_]], Awaitable[Reply]]
 
 
@@ -149,5 +173,9 @@ class Endpoint(Generic[Services_]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         handler = self._handlers[scope["method"]]
-        reply = await handler(Call(scope, receive, self._services))
-        await send_reply(reply, send)
+        call = Call(scope, receive, self._services)
+        reply = await handler(call)
+        if reply.parts is None or scope["method"] == "HEAD":
+            await send_reply(reply, send)
+        else:
+            await call.unless_gone(_send_parts(reply, reply.parts, send))

@@ -14,8 +14,11 @@ import msgspec
 
 from tasksched.http.exchange import Handler
 from tasksched.http.schema import NothingBody, ProblemView
+from tasksched.http.schema_bulk import RedriveChangesBody
+from tasksched.http.schema_webhooks import RotateBody
 from tasksched.http.services import VERSION, Services
 
+_OPTIONAL: Final = frozenset({NothingBody, RedriveChangesBody, RotateBody})
 _REF: Final = "#/components/schemas/{name}"
 
 
@@ -57,11 +60,27 @@ PARAMETERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "?priority": ("The priority", {"enum": ["critical", "high", "normal", "low"]}),
     "?handler": ("A handler's name; `billing.*` for all that begin so", _TEXT),
     "?tag": ("A tag", _TEXT),
+    "?reason": ("Why it was final, such as attempts_exhausted", _TEXT),
+    "?fingerprint": ("The group of failures of one kind", _TEXT),
+    "?finished_from": ("The verdict was then or later; RFC 3339", _TEXT),
+    "?finished_to": ("The verdict was then or earlier; RFC 3339", _TEXT),
     "?due_from": ("Due then or later; RFC 3339", _TEXT),
     "?due_to": ("Due then or earlier; RFC 3339", _TEXT),
     "?limit": (
         "Items of a page",
         {"type": "integer", "minimum": 1, "maximum": 500, "default": 50},
+    ),
+    "Tasksched-Callback-Token": ("What the attempt was given to report with", _TEXT),
+    "Last-Event-ID": ("Of an event stream: go on after this event", _TEXT),
+    "?after": ("Lines after the one of this id", _TEXT),
+    "?line_limit": (
+        "Lines of a page",
+        {"type": "integer", "minimum": 1, "maximum": 200, "default": 200},
+    ),
+    "?task_id": ("Of this task alone", _TEXT),
+    "?group_limit": (
+        "Groups of a page",
+        {"type": "integer", "minimum": 1, "maximum": 100, "default": 50},
     ),
     "?cursor": ("The next_cursor of the page before, with the same filter", _TEXT),
 }
@@ -122,7 +141,7 @@ def _operation(op: Op, shapes: Mapping[type, Any]) -> dict[str, Any]:
         found["parameters"] = parameters
     if op.takes:
         content = {media: {"schema": _shape(kind, shapes)} for media, kind in op.takes.items()}
-        required = NothingBody not in op.takes.values()
+        required = _OPTIONAL.isdisjoint(op.takes.values())
         found["requestBody"] = {"required": required, "content": content}
     return found
 
@@ -130,14 +149,17 @@ def _operation(op: Op, shapes: Mapping[type, Any]) -> dict[str, Any]:
 def _operation_id(op: Op) -> str:
     """Handlers of different modules may have one name: those of tasks have it alone."""
     name, of = op.handler.__name__.strip("_"), op.handler.__module__.rpartition(".")[2]
-    return f"recurring_{name}" if of == "recurring" else name
+    return f"{of}_{name}" if of in {"recurring", "webhooks"} else name
 
 
 def _parameter(name: str) -> dict[str, Any]:
     description, schema = PARAMETERS[name]
     place = "query" if name.startswith("?") else "header"
+    label = name.removeprefix("?").removesuffix(" *")
+    for of in ("recurring_", "line_", "group_"):
+        label = label.removeprefix(of)
     return {
-        "name": name.removeprefix("?").removeprefix("recurring_").removesuffix(" *"),
+        "name": label,
         "in": place,
         "description": description,
         "schema": schema,

@@ -21,6 +21,7 @@ from tasksched.model import codec, names
 from tasksched.model.durations import DAY_MS, SECOND_MS, parse_duration
 from tasksched.model.http_rules import check_headers, check_url
 from tasksched.model.instants import parse_bound, parse_instant
+from tasksched.model.receivers import check_queue, check_receivers
 from tasksched.model.retry import Retry
 from tasksched.model.task import (
     DEFAULT_RETRY,
@@ -153,7 +154,7 @@ class Members:
 
 _TASK = TaskBody.__struct_fields__
 _CHANGES = ChangesBody.__struct_fields__
-_HTTP = ("type", *HttpTargetBody.__struct_fields__)
+_HTTP = ("type", *HttpTargetBody.__struct_encode_fields__)
 _HANDLER = ("type", *HandlerTargetBody.__struct_fields__)
 
 
@@ -170,7 +171,7 @@ def task_spec(body: object, source: Source) -> TaskSpec:
         target=members.take("target", read_target, NO_TARGET, NO_TARGET),
         payload=members.take("payload", payload_rule(source.payload_bytes_max), b""),
         tenant=source.tenant,
-        queue=members.take("queue", names.check_name, "default"),
+        queue=members.take("queue", check_queue, "default"),
         priority=members.take("priority", names.check_priority, "normal"),
         run_at_ms=run_at_ms,
         delay_ms=delay_ms,
@@ -179,6 +180,7 @@ def task_spec(body: object, source: Source) -> TaskSpec:
         lease_ms=members.take("lease", read_lease, None, None),
         expires_at_ms=members.take("expires_at", _expiry_rule(zone), None, None),
         tags=members.take("tags", names.check_tags, (), ()),
+        notify=members.take("notify", check_receivers, (), ()),
         key=source.key if key is None else key,
     )
     members.finish()
@@ -193,7 +195,7 @@ def changes(body: object, payload_bytes_max: int) -> Changes:
         run_at_ms=run_at_ms,
         delay_ms=delay_ms,
         payload=members.take("payload", payload_rule(payload_bytes_max), _UNSET),
-        queue=members.take("queue", names.check_name, _UNSET),
+        queue=members.take("queue", check_queue, _UNSET),
         priority=members.take("priority", names.check_priority, _UNSET),
         target=members.take("target", read_target, _UNSET),
         retry=members.take("retry", Retry.parse, _UNSET, DEFAULT_RETRY),
@@ -201,6 +203,7 @@ def changes(body: object, payload_bytes_max: int) -> Changes:
         lease_ms=members.take("lease", read_lease, _UNSET),
         expires_at_ms=members.take("expires_at", _expiry_rule(zone), _UNSET, None),
         tags=members.take("tags", names.check_tags, _UNSET, ()),
+        notify=members.take("notify", check_receivers, _UNSET, ()),
     )
     members.finish()
     return found
@@ -280,6 +283,7 @@ def read_target(value: object, pointer: str) -> Target:
             url=members.take("url", check_url, "", ""),
             method=members.take("method", _method, "POST"),
             headers=members.take("headers", check_headers, (), ()),
+            is_async=members.take("async", flag, False, False),
         )
         members.finish()
         return request
@@ -293,6 +297,12 @@ def _handler_name(value: object, pointer: str) -> str:
     if name == HTTP_ROUTE:
         raise Invalid(f"{HTTP_ROUTE!r} is no handler's name: it stands for HTTP targets", pointer)
     return name
+
+
+def flag(value: object, pointer: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise Invalid("true or false is needed", pointer)
 
 
 def _method(value: object, pointer: str) -> str:

@@ -34,6 +34,7 @@ from tasksched.http.schema_recurring import (
 from tasksched.model import names
 from tasksched.model.durations import parse_duration
 from tasksched.model.instants import parse_bound, parse_instant
+from tasksched.model.receivers import check_queue, check_schedule_receivers
 from tasksched.model.recurring import AFTERS, OVERLAPS, After, Overlap, ScheduleSpec
 from tasksched.model.retry import Retry
 from tasksched.model.schedule.misfire import (
@@ -69,6 +70,8 @@ def read_only_allowed(body: object, source: Source) -> object:
     for name, value in mine.items():
         if body.get(name) not in (None, value):
             raise Invalid("this is not the one that the request is about", f"/{name}")
+    if body.get("encrypted") and body.get("payload") is None:
+        raise Invalid("it was read without the key of its payload: give the payload", "/payload")
     return {name: value for name, value in body.items() if name not in READ_ONLY}
 
 
@@ -117,12 +120,13 @@ def _template(members: Members, source: Source) -> TaskSpec:
         target=members.take("target", read_target, NO_TARGET, NO_TARGET),
         payload=members.take("payload", payload_rule(source.payload_bytes_max), b""),
         tenant=source.tenant,
-        queue=members.take("queue", names.check_name, "default", "default"),
+        queue=members.take("queue", check_queue, "default", "default"),
         priority=members.take("priority", names.check_priority, "normal", "normal"),
         retry=members.take("retry", Retry.parse, DEFAULT_RETRY, DEFAULT_RETRY),
         timeout_ms=members.take("timeout", read_timeout, None, None),
         lease_ms=members.take("lease", read_lease, None, None),
         tags=members.take("tags", names.check_tags, (), ()),
+        notify=members.take("notify", check_schedule_receivers, (), ()),
     )
 
 

@@ -13,14 +13,26 @@ from typing import Any, Final
 import msgspec
 from starlette.exceptions import HTTPException
 
-from tasksched.errors import Invalid, NotFound, Problem, TaskschedError, Unavailable
+from tasksched.errors import (
+    Invalid,
+    NotFound,
+    Overloaded,
+    Problem,
+    RateLimited,
+    TaskschedError,
+    Unavailable,
+)
 from tasksched.http.exchange import Headers, Reply
 from tasksched.http.schema import FieldError, ProblemView
+from tasksched.model.durations import format_duration
 
 CONTENT_TYPE: Final = b"application/problem+json"
 TEXT_MAX: Final = 1_000
 ERRORS_MAX: Final = 100
 """Of wrong fields, so many are named."""
+
+RETRY_MS: Final = 1_000
+"""When to try again, where the error does not say."""
 
 _PUBLIC_EXTRA: Final = (
     "task_id", "task_status", "recurring_task_id", "recurring_status", "version",
@@ -60,6 +72,7 @@ def reply_of(error: Exception, request_id: str) -> Reply:
         request_id=request_id or None,
         errors=field_errors(known) if isinstance(known, Invalid) else None,
         **_extra(known.extra),
+        **later_of(known),
     )
     headers: Headers = [(b"content-type", CONTENT_TYPE), (b"cache-control", b"no-store")]
     return Reply(known.status, _encode(view), headers + _headers(known))
@@ -68,6 +81,14 @@ def reply_of(error: Exception, request_id: str) -> Reply:
 def field_errors(error: Invalid) -> list[FieldError]:
     """What is wrong, field by field; at most ERRORS_MAX."""
     return [_field(problem) for problem in error.problems[:ERRORS_MAX]]
+
+
+def later_of(error: TaskschedError) -> dict[str, Any]:
+    """Which limit refused, and when it may let the same through: members of a problem."""
+    if not isinstance(error, RateLimited | Overloaded):
+        return {}
+    found = {"retry_after": format_duration(int(error.extra.get("retry_after_ms", RETRY_MS)))}
+    return {**found, "limit": error.limit} if isinstance(error, RateLimited) else found
 
 
 def slug(code: str) -> str:
@@ -93,6 +114,8 @@ def _known(error: Exception) -> TaskschedError:
 
 
 def _detail(error: TaskschedError) -> str:
+    if isinstance(error, Overloaded):
+        return plain(error.detail)
     if isinstance(error, Unavailable):
         return (
             "The store does not answer or refuses writes now; what was accepted is safe. Try again."
@@ -118,8 +141,20 @@ def _extra(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 def _headers(error: TaskschedError) -> Headers:
     if error.status in {429, 503}:
-        seconds = math.ceil(error.extra.get("retry_after_ms", 1_000) / 1_000)
-        return [(b"retry-after", b"%d" % max(seconds, 1))]
+        seconds = max(math.ceil(error.extra.get("retry_after_ms", RETRY_MS) / 1_000), 1)
+        return [(b"retry-after", b"%d" % seconds), *_rate_fields(error, seconds)]
     if isinstance(error, MethodNotAllowed) and error.extra.get("allow"):
         return [(b"allow", error.extra["allow"].encode())]
     return []
+
+
+def _rate_fields(error: TaskschedError, seconds: int) -> Headers:
+    """``RateLimit-Policy`` and ``RateLimit`` (draft-ietf-httpapi-ratelimit-headers) of a limit."""
+    quota = error.extra.get("quota")
+    if not isinstance(error, RateLimited) or quota is None:
+        return []
+    window = ";w=1" if error.limit == "create_rate" else ""
+    return [
+        (b"ratelimit-policy", f'"{error.limit}";q={quota}{window}'.encode()),
+        (b"ratelimit", f'"{error.limit}";r=0;t={seconds}'.encode()),
+    ]

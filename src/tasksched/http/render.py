@@ -24,11 +24,22 @@ from tasksched.http.schema import (
     TaskView,
     Timestamps,
 )
+from tasksched.http.schema_notify import DeliveryOf, NotificationTargetView, ReceiverView
 from tasksched.model import codec
 from tasksched.model.durations import format_duration
 from tasksched.model.instants import format_instant
+from tasksched.model.notify import Delivery, Receiver
 from tasksched.model.retry import Retry
-from tasksched.model.task import Attempt, Created, ErrorInfo, HttpTarget, Target, Task
+from tasksched.model.task import (
+    Attempt,
+    Created,
+    ErrorInfo,
+    HandlerTarget,
+    HttpTarget,
+    NoticeTarget,
+    Target,
+    Task,
+)
 
 encode = msgspec.json.Encoder().encode
 
@@ -48,6 +59,9 @@ def task_view(task: Task) -> TaskView:
     """The task, with its payload and result where they were loaded and there are any."""
     payload, payload_broken = body_of(task.payload, broken=task.corrupt)
     result, result_broken = body_of(task.result, broken=False)
+    if task.encrypted:
+        payload = _NULL if payload is UNSET else payload
+        result = _NULL if result is UNSET else result
     started_ms = task.last_attempt.started_ms if task.last_attempt else None
     return TaskView(
         task_id=task.id,
@@ -56,16 +70,22 @@ def task_view(task: Task) -> TaskView:
         tenant=task.tenant,
         queue=task.queue,
         priority=task.priority,
-        target=target_body(task.target),
+        target=_target_view(task.target),
         payload=payload,
         result=result,
         corrupt=True if payload_broken or result_broken else UNSET,
+        encrypted=True if task.encrypted else UNSET,
         attempts=task.attempts,
         error=_error(task.error),
         reason=task.reason,
+        fingerprint=task.fingerprint,
         cancel_requested=task.cancel_requested,
         progress=task.progress,
+        deferred=task.is_deferred,
+        postponed=task.postponed,
         tags=list(task.tags),
+        notify=receivers(task.notify),
+        delivery=_delivery(task.delivery),
         retry=retry_view(task.retry),
         timeout=length(task.timeout_ms),
         lease=length(task.lease_ms),
@@ -86,6 +106,7 @@ def task_view(task: Task) -> TaskView:
 def whole_view(task: Task) -> TaskView:
     """As ``task_view`` for a task that was loaded with its bodies: no result is told as null."""
     view = task_view(task)
+    view.log_url = f"/tasks/{task.id}/log"
     if view.result is UNSET:
         view.result = None
     return view
@@ -111,10 +132,34 @@ def attempts(found: list[Attempt]) -> bytes:
     return encode(AttemptPage(views, None))
 
 
+def _target_view(
+    target: Target,
+) -> HttpTargetBody | HandlerTargetBody | NotificationTargetView:
+    if not isinstance(target, NoticeTarget):
+        return target_body(target)
+    event, subject = target.cause.event, target.cause.subject
+    if event.startswith("task."):
+        return NotificationTargetView(event, task_id=subject)
+    return NotificationTargetView(event, recurring_task_id=subject.partition(":")[2])
+
+
+def receivers(found: tuple[Receiver, ...]) -> list[ReceiverView]:
+    """Who is told, without the secrets."""
+    return [ReceiverView(each.url, list(each.events)) for each in found]
+
+
+def _delivery(delivery: Delivery | None) -> DeliveryOf | UnsetType:
+    if delivery is None:
+        return UNSET
+    return DeliveryOf(delivery.message, delivery.event, delivery.endpoint)
+
+
 def target_body(target: Target) -> HttpTargetBody | HandlerTargetBody:
     """The target as it may be sent in again."""
     if isinstance(target, HttpTarget):
-        return HttpTargetBody(target.url, target.method, dict(target.headers))  # type: ignore[arg-type]  # checked on its way in
+        is_async = True if target.is_async else UNSET
+        return HttpTargetBody(target.url, target.method, dict(target.headers), is_async)  # type: ignore[arg-type]  # checked on its way in
+    assert isinstance(target, HandlerTarget), target
     return HandlerTargetBody(target.name, target.version)
 
 

@@ -11,7 +11,15 @@ import msgspec
 from msgspec import UNSET
 
 from tasksched.commands.recurring import Backfilled, Standing
-from tasksched.http.render import body_of, encode, length, moment, retry_view, target_body
+from tasksched.http.render import (
+    body_of,
+    encode,
+    length,
+    moment,
+    receivers,
+    retry_view,
+    target_body,
+)
 from tasksched.http.schema_recurring import (
     BackfillView,
     FireView,
@@ -28,6 +36,7 @@ from tasksched.model.recurring import LedgerEntry, Schedule
 from tasksched.model.schedule.describe import describe
 from tasksched.model.schedule.preview import Fire
 from tasksched.model.schedule.rule import Rule
+from tasksched.model.seal import is_sealed
 from tasksched.model.zones import TZDATA_VERSION
 
 
@@ -35,6 +44,7 @@ def recurring_view(schedule: Schedule, standing: Standing) -> RecurringView:
     """The recurring task with its payload, where there is one."""
     spec, template = schedule.spec, schedule.spec.template
     payload, payload_broken = body_of(template.payload, broken=False)
+    encrypted = is_sealed(template.payload)
     return RecurringView(
         **_rule_members(spec.rule),
         target=target_body(template.target),
@@ -45,6 +55,7 @@ def recurring_view(schedule: Schedule, standing: Standing) -> RecurringView:
         timeout=length(template.timeout_ms),
         lease=length(template.lease_ms),
         tags=list(template.tags),
+        notify=receivers(template.notify),
         max_runs=spec.max_runs,
         overlap=spec.overlap,
         catch_up=spec.misfire.catch_up,
@@ -62,7 +73,8 @@ def recurring_view(schedule: Schedule, standing: Standing) -> RecurringView:
         last_run_at=moment(standing.last_ms),
         runs=schedule.runs,
         reason=schedule.reason,
-        corrupt=True if payload_broken else UNSET,
+        corrupt=True if payload_broken and not encrypted else UNSET,
+        encrypted=True if encrypted else UNSET,
         timestamps=RecurringTimestamps(
             created_at=format_instant(schedule.created_ms),
             updated_at=format_instant(schedule.updated_ms),

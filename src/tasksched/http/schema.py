@@ -10,6 +10,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from tasksched.http.schema_notify import (
+    DeliveryOf,
+    NotificationTargetView,
+    ReceiverBody,
+    ReceiverView,
+)
 from tasksched.model.names import HANDLER_NAME_MAX, KEY_MAX, NAME_MAX, TAGS_MAX
 from tasksched.model.states import OutcomeName, State
 
@@ -50,11 +56,15 @@ Tags = Annotated[list[Name], Meta(extra_json_schema={"maxItems": TAGS_MAX, "uniq
 
 
 class HttpTargetBody(Struct, tag="http", tag_field="type", forbid_unknown_fields=True):
-    """A request that a worker makes, with the payload as its body."""
+    """A request that a worker makes, with the payload as its body.
+
+    ``async``: an answer of 202 means that the verdict comes later, by a callback.
+    """
 
     url: str
     method: Method = "POST"
     headers: dict[str, str] = {}
+    is_async: bool | UnsetType = msgspec.field(name="async", default=UNSET)
 
 
 class HandlerTargetBody(Struct, tag="handler", tag_field="type", forbid_unknown_fields=True):
@@ -96,6 +106,7 @@ class TaskBody(Struct, forbid_unknown_fields=True, kw_only=True):
     lease: DurationIn | None = None
     expires_at: Instant | None = None
     tags: Tags | None = None
+    notify: list[ReceiverBody] | None = None
     idempotency_key: Key | None = None
 
 
@@ -114,6 +125,7 @@ class ChangesBody(Struct, forbid_unknown_fields=True, kw_only=True):
     lease: DurationIn | UnsetType = UNSET
     expires_at: Instant | None | UnsetType = UNSET
     tags: Tags | None | UnsetType = UNSET
+    notify: list[ReceiverBody] | None | UnsetType = UNSET
 
 
 class NothingBody(Struct, forbid_unknown_fields=True):
@@ -161,7 +173,11 @@ class RetryView(Struct):
 class TaskView(Struct, kw_only=True):
     """A task as it stands. ``payload`` is missing where the task has none, and in lists.
 
+    ``encrypted``: a payload or result is null because its key is not here.
+
     An occurrence of a recurring task says of which, for which time, and for how many that were missed.
+    ``deferred``: it runs elsewhere, and its verdict comes by a callback. ``postponed``: why the last
+    start was handed back. ``log_url``: what its runs said.
     """
 
     task_id: str
@@ -172,16 +188,23 @@ class TaskView(Struct, kw_only=True):
     tenant: str
     queue: str
     priority: str
-    target: HttpTargetBody | HandlerTargetBody
+    target: HttpTargetBody | HandlerTargetBody | NotificationTargetView
     payload: Any = UNSET
     result: Any = UNSET
     corrupt: bool | UnsetType = UNSET
+    encrypted: bool | UnsetType = UNSET
     attempts: int
     error: ErrorView | None
     reason: str | None
+    fingerprint: str | None
     cancel_requested: bool
     progress: dict[str, Any] | None
+    deferred: bool
+    postponed: str | None
+    log_url: str | UnsetType = UNSET
     tags: list[str]
+    notify: list[ReceiverView]
+    delivery: DeliveryOf | UnsetType = UNSET
     retry: RetryView
     timeout: Length | None
     lease: Length | None
@@ -264,6 +287,8 @@ class ProblemView(Struct, kw_only=True, omit_defaults=True):
     recurring_task_id: str | None = None
     recurring_status: str | None = None
     version: int | None = None
+    limit: str | None = None
+    retry_after: Length | None = None
 
 
 class BatchItem(Struct, kw_only=True, omit_defaults=True):
@@ -278,6 +303,8 @@ class BatchItem(Struct, kw_only=True, omit_defaults=True):
     code: str | None = None
     detail: str | None = None
     errors: list[FieldError] | None = None
+    limit: str | None = None
+    retry_after: Length | None = None
 
 
 class BatchView(Struct):
@@ -318,6 +345,9 @@ class RedisView(Struct, kw_only=True):
     maxmemory_policy: str
     maxmemory_bytes: int
     used_memory_bytes: int
+    memory_budget_bytes: int
+    memory_budget_ratio: float
+    accepts: bool
     aof: bool
 
 

@@ -22,6 +22,7 @@ from tasksched.http.schema import (
     RetryView,
     Tags,
 )
+from tasksched.http.schema_notify import ReceiverBody, ReceiverView
 from tasksched.model.recurring import After, LedgerOutcome, Overlap, ScheduleStatus
 from tasksched.model.schedule.misfire import LIMIT_DEFAULT, LIMIT_MAX, CatchUp
 from tasksched.model.schedule.preview import PREVIEW_MAX
@@ -83,6 +84,7 @@ class RecurringBody(RuleBody, forbid_unknown_fields=True, kw_only=True):
     timeout: DurationIn | None = None
     lease: DurationIn | None = None
     tags: Tags | None = None
+    notify: list[ReceiverBody] | None = None
     max_runs: Annotated[int, _whole(RUNS_MAX)] | None = None
     overlap: Overlap | None = "skip"
     catch_up: CatchUp | None = "one"
@@ -114,6 +116,7 @@ class RecurringChangesBody(Struct, forbid_unknown_fields=True, kw_only=True):
     timeout: DurationIn | None | UnsetType = UNSET
     lease: DurationIn | None | UnsetType = UNSET
     tags: Tags | None | UnsetType = UNSET
+    notify: list[ReceiverBody] | None | UnsetType = UNSET
     max_runs: Annotated[int, _whole(RUNS_MAX)] | None | UnsetType = UNSET
     overlap: Overlap | None | UnsetType = UNSET
     catch_up: CatchUp | None | UnsetType = UNSET
@@ -169,6 +172,7 @@ class RecurringView(Struct, kw_only=True):
     runs: int
     reason: str | None
     corrupt: bool | UnsetType = UNSET
+    encrypted: bool | UnsetType = UNSET
     timestamps: RecurringTimestamps
     tzdata_version: str
     # From here on its definition, as a body takes it.
@@ -189,6 +193,7 @@ class RecurringView(Struct, kw_only=True):
     timeout: Length | None
     lease: Length | None
     tags: list[str]
+    notify: list[ReceiverView]
     max_runs: int | None
     overlap: Overlap
     catch_up: CatchUp

@@ -3,7 +3,7 @@
 ``/livez`` looks at nothing but this process; ``/readyz`` wants an answer from Redis through a script, and
 no pending end of the process. ``/health`` and ``/metrics`` answer also while Redis is away, saying so.
 Metrics are read at scrape time from the store's counters, so every API process tells the same; labels are
-queues and states, QUEUES_MAX queues at most, the rest summed up under a name that no queue can have.
+queues, states and routes, so many of each at most, the rest summed up under a name that none can have.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,10 +15,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
+from tasksched.commands.admission import Admission
 from tasksched.commands.system import Snapshot
 from tasksched.errors import TaskschedError
 from tasksched.http import render
 from tasksched.http.exchange import JSON, Reply
+from tasksched.http.refusals import Refusals
 from tasksched.http.schema import (
     HealthView,
     QueuePage,
@@ -34,6 +36,7 @@ from tasksched.model.durations import format_duration
 from tasksched.model.instants import format_instant
 
 QUEUES_MAX: Final = 200
+ROUTES_MAX: Final = 50
 OTHER: Final = "_other"  # names begin with a letter or a digit
 _METRICS_TYPE = (b"content-type", CONTENT_TYPE_PLAIN_0_0_4.encode())
 _NO_STORE = (b"cache-control", b"no-store")
@@ -64,9 +67,11 @@ async def healthz(call: Call) -> Reply:
 async def health(call: Call) -> Reply:
     """Redis, schedulers, workers, how far behind, and what should be looked after."""
     found = await call.services.system.health()
-    redis = found.redis
+    redis, admission = found.redis, call.services.admission
+    await admission.look()
+    warnings = [*found.warnings, *admission.warnings()]
     view = HealthView(
-        status="down" if redis is None else "degraded" if found.warnings else "ok",
+        status="down" if redis is None else "degraded" if warnings else "ok",
         version=VERSION,
         redis=None
         if redis is None
@@ -76,12 +81,15 @@ async def health(call: Call) -> Reply:
             maxmemory_policy=redis.maxmemory_policy,
             maxmemory_bytes=redis.maxmemory_bytes,
             used_memory_bytes=redis.used_memory_bytes,
+            memory_budget_bytes=admission.memory.budget,
+            memory_budget_ratio=round(admission.memory.ratio, 4),
+            accepts=not admission.refuses,
             aof=redis.aof,
         ),
         schedulers=found.schedulers,
         workers=found.workers,
         lag=None if found.lag_ms is None else format_duration(found.lag_ms),
-        warnings=list(found.warnings),
+        warnings=warnings,
     )
     return _json(view, 503 if redis is None else 200)
 
@@ -142,7 +150,9 @@ async def metrics(call: Call) -> Reply:
     except TaskschedError:
         snapshot = None
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Scrape(snapshot))
+    services = call.services
+    await services.admission.look()
+    registry.register(_Scrape(snapshot, services.admission, services.refusals))
     return Reply(200, generate_latest(registry), [_METRICS_TYPE, _NO_STORE])
 
 
@@ -151,11 +161,26 @@ class _Scrape(Collector):
     """One scrape: a snapshot as metric families; None while Redis does not answer."""
 
     snapshot: Snapshot | None
+    admission: Admission
+    refusals: Refusals
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("tasksched_build", "The running program", value={"version": VERSION})
         up = self.snapshot is not None
         yield GaugeMetricFamily("tasksched_redis_up", "1 while Redis answers", value=float(up))
+        yield GaugeMetricFamily(
+            "tasksched_memory_budget_ratio",
+            "Memory that Redis uses, as a share of its budget; 0 without a budget",
+            value=self.admission.memory.ratio,
+        )
+        refused = CounterMetricFamily(
+            "tasksched_refused",
+            "Tasks and requests that this process refused, by reason",
+            labels=["reason"],
+        )
+        for reason, number in self.refusals.by_reason.items():
+            refused.add_metric([reason], number)
+        yield refused
         if self.snapshot is not None:
             yield from _families(self.snapshot)
 
@@ -188,6 +213,27 @@ def _families(snapshot: Snapshot) -> Iterator[Metric]:
     for kind, number in snapshot.findings.items():
         findings.add_metric([kind], number)
     yield findings
+    parked = GaugeMetricFamily(
+        "tasksched_parked_streams", "Streams that may not be served now, by reason", labels=["reason"]
+    )
+    for reason, number in snapshot.parked.streams.items():
+        parked.add_metric([reason], number)
+    yield parked
+    unserved = GaugeMetricFamily(
+        "tasksched_tasks_without_worker",
+        "Due tasks that no live worker serves, by handler and version",
+        labels=["route"],
+    )
+    for route, number in _most(snapshot.parked.without_worker):
+        unserved.add_metric([route], number)
+    yield unserved
+
+
+def _most(by_route: Mapping[str, int]) -> Iterable[tuple[str, int]]:
+    """The routes with most tasks, and all others as one."""
+    ranked = sorted(by_route.items(), key=lambda pair: (-pair[1], pair[0]))
+    rest = sum(number for _, number in ranked[ROUTES_MAX:])
+    return [*ranked[:ROUTES_MAX], *([(OTHER, rest)] if rest else [])]
 
 
 def _summed(by_queue: Mapping[str, Mapping[str, int]]) -> Iterable[tuple[str, str, int]]:

@@ -17,8 +17,10 @@ from tasksched.http.exchange import JSON, Headers, Reply
 from tasksched.http.paging import limit_of, next_link
 from tasksched.http.problems import UnsupportedMediaType
 from tasksched.http.schema import ChangedView, CountView, Durability, TaskView
+from tasksched.http.schema_bulk import DeletedView
 from tasksched.http.services import Call
 from tasksched.model import names
+from tasksched.model.filters import check_handler_pattern
 from tasksched.model.instants import parse_instant
 from tasksched.model.states import FINAL, STATES, WAITING, State
 from tasksched.model.task import Created, Task
@@ -198,13 +200,13 @@ def _task_query(tenant: str, query: dict[str, str]) -> TaskQuery:
         value = query.get(parameter)
         return None if value is None else parse_instant(value, f"?{parameter}")
 
-    priority = query.get("priority")
+    priority, handler = query.get("priority"), query.get("handler")
     return TaskQuery(
         tenant=tenant,
-        status=_states(query.get("status")),
+        status=states_of(query.get("status")),
         queue=name("queue"),
         priority=None if priority is None else names.check_priority(priority, "?priority"),
-        handler=_handler_pattern(query.get("handler")),
+        handler=None if handler is None else check_handler_pattern(handler, "?handler"),
         tag=name("tag"),
         due_from_ms=instant("due_from"),
         due_to_ms=instant("due_to"),
@@ -213,7 +215,8 @@ def _task_query(tenant: str, query: dict[str, str]) -> TaskQuery:
     )
 
 
-def _states(text: str | None) -> tuple[State, ...]:
+def states_of(text: str | None) -> tuple[State, ...]:
+    """The states that ``?status=`` names. Raises Invalid."""
     if text is None:
         return ()
     wanted = text.split(",")
@@ -221,16 +224,6 @@ def _states(text: str | None) -> tuple[State, ...]:
     if set(found) != set(wanted):
         raise Invalid(f"a status is one of {', '.join(STATES)}, or several with commas", "?status")
     return found
-
-
-def _handler_pattern(text: str | None) -> str | None:
-    """A handler's name, or the beginning of one with ``*`` behind it."""
-    if text is None:
-        return None
-    name = text.removesuffix("*")
-    if name or text != "*":
-        names.check_handler_name(name, "?handler")
-    return text
 
 
 async def count(call: Call) -> Reply:
@@ -295,12 +288,35 @@ async def run_now(call: Call) -> Reply:
 
 
 async def retry(call: Call) -> Reply:
-    """Give a failed or cancelled task a new life with a new budget of attempts."""
-    await no_options(call)
+    """Give a failed or cancelled task a new life with a new budget of attempts, changed on the way."""
+    call.query()
+    changes = await _optional_changes(call)
     asked = durability_of(call)
     version = parse.version_of(call.header(b"if-match"))
-    changed = await call.services.tasks.redrive(tenant_of(call), call.task_id, version=version)
+    tenant, tasks = tenant_of(call), call.services.tasks
+    changed = await tasks.redrive(tenant, call.task_id, changes, version=version)
     return await _changed_reply(call, _changed(call, changed.state, changed.version), asked)
+
+
+async def _optional_changes(call: Call) -> Changes | None:
+    """The changes in the body; None where there is no body, or one that changes nothing."""
+    raw = await call.body()
+    if not raw:
+        return None
+    require_type(call, JSON_TYPES)
+    body = parse.decode_json(raw)
+    if body is None:
+        return None
+    found = parse.changes(body, call.services.settings.payload_bytes_max)
+    return None if found == _NO_CHANGE else found
+
+
+async def delete(call: Call) -> Reply:
+    """Remove a task: a finished one at once, one that waits is cancelled first."""
+    await no_options(call)
+    version = parse.version_of(call.header(b"if-match"))
+    await call.services.bulk.removal.delete(tenant_of(call), call.task_id, version=version)
+    return Reply(200, render.encode(DeletedView(call.task_id)), [JSON, PRIVATE])
 
 
 def _changed(call: Call, status: str, version: int) -> ChangedView:
