@@ -1,4 +1,5 @@
 from tasksched.client.app import App as App
+from tasksched.client.bulk import Operation as Operation
 from tasksched.client.handler import Call as Call
 from tasksched.client.handler import Handler as Handler
 from tasksched.client.handler import Submitter as Submitter
@@ -11,8 +12,12 @@ from tasksched.errors import Conflict as Conflict
 from tasksched.errors import Forbidden as Forbidden
 from tasksched.errors import Invalid as Invalid
 from tasksched.errors import KeyReused as KeyReused
+from tasksched.errors import MemoryBudget as MemoryBudget
 from tasksched.errors import NotFound as NotFound
+from tasksched.errors import Overloaded as Overloaded
 from tasksched.errors import PreconditionFailed as PreconditionFailed
+from tasksched.errors import QuotaReached as QuotaReached
+from tasksched.errors import RateLimited as RateLimited
 from tasksched.errors import TaskschedError as TaskschedError
 from tasksched.errors import TooLarge as TooLarge
 from tasksched.errors import TooManyRequests as TooManyRequests
@@ -21,6 +26,7 @@ from tasksched.errors import Unavailable as Unavailable
 from tasksched.errors import Unsafe as Unsafe
 from tasksched.model.control import Discard as Discard
 from tasksched.model.control import RetryLater as RetryLater
+from tasksched.model.notify import Receiver as Receiver
 from tasksched.model.retry import Retry as Retry
 from tasksched.model.schedule import Cron as Cron
 from tasksched.model.schedule import Delay as Delay

@@ -7,12 +7,9 @@ once. A role that cannot reach Redis at its start keeps trying, and none ends be
 import asyncio
 import contextlib
 import gc
-import importlib
-import importlib.util
 import ipaddress
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -23,17 +20,25 @@ import uvloop
 from tasksched import embedded, log
 from tasksched.client.app import App
 from tasksched.client.declared import sync_declared
+from tasksched.commands.bulk import Bulk
+from tasksched.commands.endpoints import Endpoints
+from tasksched.commands.operator import Operator
 from tasksched.commands.recurring import Recurring
-from tasksched.commands.session import Session, open_session
+from tasksched.commands.removal import Memory
+from tasksched.commands.session import Session, open_session, tls_of
 from tasksched.commands.system import System
-from tasksched.errors import Conflict, Invalid, TaskschedError, Unavailable, Unsafe
+from tasksched.commands.tenants import Tenants
+from tasksched.errors import Conflict, TaskschedError, Unavailable, Unsafe
 from tasksched.http.api import Services, make_api
+from tasksched.loading import load_app
+from tasksched.model.seal import Codec, codec_of
 from tasksched.pool import run_pool
-from tasksched.runtime.janitor import Retention
+from tasksched.runtime.janitor import BUDGET_SHARE, Retention
 from tasksched.runtime.registry import Registry
 from tasksched.runtime.scheduler import Scheduler
 from tasksched.runtime.worker import Worker
 from tasksched.settings import Settings
+from tasksched.store.acl import roles_of
 from tasksched.store.beats import SyncBeats
 from tasksched.store.checks import require_safe
 from tasksched.store.connect import PATIENCE_MS
@@ -47,6 +52,7 @@ EMBEDDED = "embedded:"
 _log = log.get("app")
 
 Role = Callable[[Session, asyncio.Event], Awaitable[None]]
+Connect = Callable[[], Awaitable[Session]]
 
 
 def run_api(settings: Settings, *, with_scheduler: bool = False) -> int:
@@ -60,12 +66,13 @@ def run_api(settings: Settings, *, with_scheduler: bool = False) -> int:
             jobs.append(_schedule(session, stop))
         await asyncio.gather(*jobs)
 
-    return _run(settings, role, patience_ms=API_PATIENCE_MS)
+    name = "api+scheduler" if with_scheduler else "api"
+    return _run(settings, role, name, patience_ms=API_PATIENCE_MS)
 
 
 def run_scheduler(settings: Settings) -> int:
     """A scheduler: dispatch, leases, retention."""
-    return _run(settings, _schedule)
+    return _run(settings, _schedule, "scheduler")
 
 
 def run_worker(target: str | None, settings: Settings, *, prune: bool = False) -> int:
@@ -87,21 +94,23 @@ def run_worker(target: str | None, settings: Settings, *, prune: bool = False) -
             session.store,
             app.registry if app else Registry(),
             settings,
-            open_sync=lambda: SyncBeats(session.settings.url, session.store),
+            open_sync=lambda: SyncBeats(session.settings.url, session.store, tls_of(settings)),
+            target=target,
+            bodies=session.bodies,
         )
         jobs = [worker.run_until(stop)]
         if app and (app.declared or prune):
             jobs.append(_declare(app, session, stop, prune=prune))
         await asyncio.gather(*jobs)
 
-    return _run(settings, role)
+    return _run(settings, role, "worker", codec=app.codec if app else None)
 
 
 async def _declare(app: App, session: Session, stop: asyncio.Event, *, prune: bool) -> None:
     """Syncs what the app declares, as soon as Redis lets it. The worker works meanwhile."""
     settings = session.settings
     is_told = settings.sources.get("tenant") == "flag"
-    recurring = Recurring(session.store)
+    recurring = Recurring(session.store, session.bodies)
     while not stop.is_set():
         try:
             tenant = settings.tenant if is_told else app.tenant
@@ -124,34 +133,12 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def load_app(target: str) -> App:
-    """The App that ``package.module:name`` or ``path/file.py:name`` names (name: ``app``)."""
-    place, _, name = target.partition(":")
-    try:
-        if place.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[spec.name] = module
-            spec.loader.exec_module(module)
-        else:
-            sys.path.insert(0, str(Path.cwd()))
-            module = importlib.import_module(place)
-    except (ImportError, FileNotFoundError) as error:
-        raise Invalid(f"cannot load {target}: {error}", "/app") from error
-    found = getattr(module, name or "app", None)
-    if not isinstance(found, App):
-        raise Invalid(f"{target} is no tasksched App", "/app")
-    return found
-
-
 def retention_of(settings: Settings) -> Retention:
     return Retention(
         success_ms=settings.retention_success_ms,
         failed_ms=settings.retention_failed_ms,
         count_max=settings.retention_count_max,
-        bytes_max=settings.retention_bytes_max,
+        bytes_max=settings.retention_bytes_max or settings.memory_budget // BUDGET_SHARE,
         key_memory_ms=settings.key_memory_ms,
         id_memory_ms=settings.id_memory_ms,
     )
@@ -162,7 +149,8 @@ async def _schedule(session: Session, stop: asyncio.Event) -> None:
     scheduler = Scheduler(
         session.store, lease_ms=settings.lease_ms, retention=retention_of(settings)
     )
-    await scheduler.run(stop)
+    operator = Operator(session.store, Memory.of(settings))
+    await asyncio.gather(scheduler.run(stop), operator.run(stop))
 
 
 async def _serve(session: Session, stop: asyncio.Event) -> None:
@@ -170,9 +158,15 @@ async def _serve(session: Session, stop: asyncio.Event) -> None:
     system = System(session.store, settings)
     services = Services(
         tasks=session.tasks,
-        recurring=Recurring(session.store),
+        admission=session.admission,
+        recurring=Recurring(session.store, session.bodies),
+        endpoints=Endpoints(session.store, session.bodies),
         system=system,
         settings=settings,
+        callbacks=session.callbacks,
+        live=session.live,
+        bulk=Bulk.of(session.store, settings),
+        tenants=Tenants(session.store),
     )
     server = _Server(
         uvicorn.Config(
@@ -202,9 +196,27 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _run(settings: Settings, role: Role, *, patience_ms: int = PATIENCE_MS) -> int:
+def _run(
+    settings: Settings,
+    role: Role,
+    name: str,
+    *,
+    patience_ms: int = PATIENCE_MS,
+    codec: Codec | None = None,
+) -> int:
+    codec_of(settings.encryption_keys)  # whoever cannot read them does not start
+
+    async def connect() -> Session:
+        return await open_session(
+            reachable,
+            keeps_lease=True,
+            patience_ms=patience_ms,
+            codec=codec,
+            roles=roles_of(name),
+        )
+
     with _reachable(settings) as reachable:
-        return uvloop.run(_main(reachable, role, patience_ms))
+        return uvloop.run(_main(reachable, role, connect))
 
 
 @contextlib.contextmanager
@@ -234,10 +246,10 @@ def _attached(directory: Path) -> embedded.RunningServer:
         return running
 
 
-async def _main(settings: Settings, role: Role, patience_ms: int) -> int:
+async def _main(settings: Settings, role: Role, connect: Connect) -> int:
     stop = asyncio.Event()
     _stop_on_signal(stop)
-    session = await _connected(settings, stop, patience_ms)
+    session = await _connected(connect, stop)
     if session is None:
         return 0
     try:
@@ -260,11 +272,11 @@ def _stop_on_signal(stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, signalled)
 
 
-async def _connected(settings: Settings, stop: asyncio.Event, patience_ms: int) -> Session | None:
+async def _connected(connect: Connect, stop: asyncio.Event) -> Session | None:
     """A session, as soon as Redis answers; None when we were told to stop before."""
     while not stop.is_set():
         try:
-            return await open_session(settings, keeps_lease=True, patience_ms=patience_ms)
+            return await connect()
         except Unavailable as error:
             _log.warning("redis.unavailable", error=str(error))
         await _pause(stop)

@@ -13,8 +13,12 @@
     ├── PreconditionFailed   412  If-Match names another version
     ├── Unauthorized         401
     ├── Forbidden            403
-    ├── TooManyRequests      429  a quota or a rate; carries retry_after_ms
-    ├── Unavailable          503  Redis is away, refusing, or out of memory; carries retry_after_ms
+    ├── TooManyRequests      429  too much at a time; carries retry_after_ms
+    │   └── RateLimited      429  a rate of its tenant is used up; names the limit
+    │       └── QuotaReached 429  as many tasks of its tenant as may be unfinished are
+    ├── Unavailable          503  Redis is away or refusing; carries retry_after_ms
+    │   └── Overloaded       503  refused before anything was done: too much waits for Redis
+    │       └── MemoryBudget 503  Redis is, or nearly is, out of memory
     └── Unsafe               503  the server's configuration would lose tasks
 
 A Lua script answers ``-CODE detail``; ``BY_CODE`` turns the code into a class, the HTTP edge
@@ -114,6 +118,26 @@ class TooManyRequests(TaskschedError):
     code, status, title, retryable = "TOO_MANY_REQUESTS", 429, "Too many requests", True
 
 
+class RateLimited(TooManyRequests):
+    """A limit of the tenant refused a task, which was not created; its key is still unused."""
+
+    code, title = "RATE_LIMITED", "Rate limit reached"
+
+    @property
+    def limit(self) -> str:
+        """Which one: ``create_rate`` or ``max_pending``; ``""`` where it was not said."""
+        return str(self.extra.get("limit", ""))
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds until the same call may succeed."""
+        return _retry_after_s(self)
+
+
+class QuotaReached(RateLimited):
+    code, title = "QUOTA", "Quota reached"
+
+
 class Unavailable(TaskschedError):
     """Redis is away, refusing or out of memory. What was accepted is safe; try again."""
 
@@ -126,10 +150,29 @@ class Unavailable(TaskschedError):
     )
 
 
+class Overloaded(Unavailable):
+    """Refused at once, before anything was done, because too much waits for Redis already."""
+
+    code, title = "OVERLOADED", "Too much is waiting"
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds until the same call may succeed."""
+        return _retry_after_s(self)
+
+
+class MemoryBudget(Overloaded):
+    code, title = "MEMORY_BUDGET", "Nothing new is accepted: memory is short"
+
+
 class Unsafe(TaskschedError):
     """The server's configuration would lose tasks; ``--unsafe-redis`` overrules."""
 
     code, status, title = "UNSAFE_REDIS", 503, "Unsafe Redis configuration"
+
+
+def _retry_after_s(error: TaskschedError) -> float:
+    return float(error.extra.get("retry_after_ms") or 0) / 1000
 
 
 def _tree(root: type[TaskschedError]) -> dict[str, type[TaskschedError]]:

@@ -25,7 +25,10 @@ DEFAULT_URL = "embedded:.tasksched"
 class Settings:
     """All of it. See ``docs/configuration.md`` for the same list with words around it."""
 
-    url: str = DEFAULT_URL
+    url: str = field(default=DEFAULT_URL, repr=False)  # may hold a password
+    redis_ca: str = ""  # paths of PEM files, for rediss://
+    redis_cert: str = ""
+    redis_key: str = ""
     namespace: str = "ts"
     shards: int = 16
     tenant: str = "default"
@@ -36,19 +39,32 @@ class Settings:
     port: int = 8000
     body_bytes_max: int = 1024 * 1024
     batch_bytes_max: int = 16 * 1024 * 1024
+    sse_connections_max: int = 100  # of one API process
+    api_waiting_max: int = 1_000  # requests of one API process that wait for Redis
+    api_slow_ms: int = 1_000  # a create that waits longer lets no further one in
+    memory_budget: int = 0  # bytes; 0 = the server's maxmemory, where it has one
+    memory_refuse: float = 0.9  # of the budget: above it nothing new is accepted
+    patience_ms: int = 10_000  # of a client: how long it asks again after "later"
 
     lease_ms: int = 30_000
     payload_bytes_max: int = 256 * 1024
     result_bytes_max: int = 64 * 1024
+    encryption_keys: str = field(default="", repr=False)  # id:base64,…: read by model.seal
 
     queues: tuple[str, ...] = ("*",)
     concurrency: int = 100
     grace_ms: int = 25_000
     processes: int = 1
+    cells: int = 0  # 0 = one per CPU
     abort_on_lease_loss: bool = False
     http_allow: tuple[str, ...] = ()
+    http_deny: tuple[str, ...] = ()
     http_timeout_ms: int = 30_000
     http_response_bytes_max: int = 64 * 1024
+    http_host_concurrency: int = 20  # of one worker; 0 = any number
+    http_breaker_failures: int = 10  # in a row; 0 = no circuit breaker
+    http_breaker_open_ms: int = 30_000
+    callback_lease_ms: int = 5 * 60_000
 
     retention_success_ms: int = 24 * 3_600_000
     retention_failed_ms: int = 14 * 24 * 3_600_000
@@ -64,7 +80,18 @@ class Settings:
         _between("lease_ms", self.lease_ms, 500, 24 * 3_600_000)
         _between("concurrency", self.concurrency, 1, 10_000)
         _between("processes", self.processes, 1, 256)
+        _between("cells", self.cells, 0, 256)
         _between("port", self.port, 0, 65535)
+        _between("http_host_concurrency", self.http_host_concurrency, 0, 10_000)
+        _between("http_breaker_failures", self.http_breaker_failures, 0, 10_000)
+        _between("http_breaker_open_ms", self.http_breaker_open_ms, 100, 5 * 60_000)
+        _between("callback_lease_ms", self.callback_lease_ms, 500, 24 * 3_600_000)
+        _between("sse_connections_max", self.sse_connections_max, 0, 100_000)
+        _between("api_waiting_max", self.api_waiting_max, 4, 1_000_000)
+        _between("api_slow_ms", self.api_slow_ms, 10, 10 * 60_000)
+        _between("memory_budget", self.memory_budget, 0, 1 << 50)
+        _between("memory_refuse", self.memory_refuse, 0.1, 1)
+        _between("patience_ms", self.patience_ms, 0, 24 * 3_600_000)
         _between("payload_bytes_max", self.payload_bytes_max, 1, 512 * 1024)
         _between("result_bytes_max", self.result_bytes_max, 1, 512 * 1024)
 
@@ -96,7 +123,7 @@ def _written(name: str, value: Any) -> str:
     )
 
 
-def _between(name: str, value: int, least: int, most: int) -> None:
+def _between(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
         raise Invalid(f"{name} must be from {least} to {most}; got {value}", f"/{name}")
 
@@ -149,6 +176,11 @@ def _read(name: str, kind: Any, text: str, parse_duration: ParseDuration) -> Any
         if not (text.isascii() and text.isdigit()):
             raise Invalid(f"{where} must be a whole number; got {text!r}")
         return int(text)
+    if kind is float:
+        try:
+            return float(text)
+        except ValueError:
+            raise Invalid(f"{where} must be a number; got {text!r}") from None
     if kind == tuple[str, ...]:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return text

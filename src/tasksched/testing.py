@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -38,16 +38,21 @@ from tasksched.errors import TaskschedError
 from tasksched.model import codec
 from tasksched.model.durations import Duration, parse_duration
 from tasksched.model.instants import Instant, format_instant, parse_instant
+from tasksched.model.notify import NOTIFY_ROUTE
 from tasksched.model.outcome import Outcome
+from tasksched.model.seal import task_place
 from tasksched.model.states import OutcomeName
-from tasksched.model.task import ErrorInfo
+from tasksched.model.task import HTTP_ROUTE, ErrorInfo
 from tasksched.runtime.context import Run
-from tasksched.runtime.executor import Executor, HttpCall
+from tasksched.runtime.desk import StoreDesk
+from tasksched.runtime.executor import HttpCall
+from tasksched.runtime.notices import Notices
 from tasksched.runtime.reaper import reap_overdue
+from tasksched.runtime.sealing import executor_of
 from tasksched.runtime.threads import Threads
 from tasksched.runtime.ticker import fire_owed
 from tasksched.settings import Settings
-from tasksched.store.protocol import Grant, Store
+from tasksched.store.protocol import Grant, Release, Store
 from tasksched.store.schedules import Schedules
 
 START = "2026-01-01T00:00:00Z"
@@ -71,7 +76,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int
     due_ms: int
     nominal_ms: int | None = None
-    outcome: OutcomeName
+    outcome: OutcomeName | Literal["DEFERRED"]
     result: Any = None
     error: ErrorInfo | None = None
 
@@ -83,9 +88,15 @@ class Harness:
         self._session = session
         self._store: Store = session.store
         self._schedules = Schedules(session.store)
-        self._executor = Executor(app.registry, Threads(SLOTS), http=http)
+        self._bodies = session.bodies
+        notify = Notices(session.store, session.bodies) if http else None
+        self._executor = executor_of(
+            session.bodies, app.registry, Threads(SLOTS), http=http, notify=notify
+        )
         self._executor.rng = random.Random(0).random
-        self._routes = [*app.registry.routes, *(["http"] if http else [])]
+        self._desk = StoreDesk(session.store, session.bodies, lambda _run: None)
+        self._executor.desk = self._desk
+        self._routes = [*app.registry.routes, *([HTTP_ROUTE, NOTIFY_ROUTE] if http else [])]
         self._calls = 0
         self._worker = ""
         self._records: list[RunRecord] = []
@@ -131,6 +142,7 @@ class Harness:
     async def start(self) -> None:
         """A new worker announces itself."""
         self._touched = True
+        self._desk.start()
         self._worker = f"harness-{secrets.token_hex(4)}"
         serves = [*(f"route:{route}" for route in self._routes), "queue:*"]
         for shard in range(self._store.shards):
@@ -212,15 +224,27 @@ class Harness:
 
     async def _run(self, shard: int, grant: Grant) -> None:
         lease_ms = grant.lease_ms or self._session.settings.lease_ms
-        outcome = await self._executor.run(Run(grant, shard, lease_ms, 0.0))
+        run = Run(grant, shard, lease_ms, 0.0)
+        outcome = await self._executor.run(run)
+        await self._desk.flush([run])
         if outcome.kind == "RELEASED":
-            await self._store.release(shard, [(grant.id, grant.fence)])
+            back = Release(grant.id, grant.fence, outcome.retry_ms, outcome.reason)
+            await self._store.release(shard, [back])
+        elif outcome.kind == "DEFERRED":
+            await self._store.defer(shard, [(grant.id, grant.fence, outcome.lease_ms)])
         else:
             await self._store.settle(shard, [(grant.id, grant.fence, outcome)])
         self._planned_ms[shard] = 0  # its verdict may have made something due
         self._note(grant, outcome)
 
+    def _value_of(self, grant: Grant, result: bytes) -> Any:
+        """What the handler returned."""
+        place = task_place(grant.tenant, grant.id, "result")
+        return codec.decode(self._bodies.open(result, place)) if result else None
+
     def _note(self, grant: Grant, outcome: Outcome) -> None:
+        if grant.route == NOTIFY_ROUTE:
+            return  # it only makes deliveries, which are runs of their own
         self._records.append(
             RunRecord(
                 task_id=grant.id,
@@ -231,7 +255,7 @@ class Harness:
                 due_ms=grant.due_ms,
                 nominal_ms=grant.nominal_ms,
                 outcome=outcome.kind,
-                result=codec.decode(outcome.result) if outcome.result else None,
+                result=self._value_of(grant, outcome.result),
                 error=outcome.error,
             )
         )
@@ -262,18 +286,18 @@ async def harness(
     """A harness for the handlers of ``app``; meanwhile the app's requests go to it.
 
     ``url``: a real server to use instead of the embedded one; only its own namespace is touched.
-    ``http``: answers HTTP targets with an encoded result, or a Failure. ``declared``: begin with the
-    recurring tasks that the app declares, created at ``start``.
+    ``http``: answers HTTP targets, and what webhooks send, with an encoded result, or a Failure.
+    ``declared``: begin with the recurring tasks that the app declares, created at ``start``.
     """
     namespace = f"harness-{secrets.token_hex(6)}"
     settings = Settings(url=url or _server_url(), namespace=namespace, shards=shards)
-    session = await open_session(settings)
+    session = await open_session(settings, codec=app.codec)
     session.store.now_ms = parse_instant(start, "/start")
     made = Harness(session, app, http)
     try:
         await made.start()
         if declared and app.declared:
-            report = await sync_declared(app, Recurring(session.store), app.tenant)
+            report = await sync_declared(app, Recurring(session.store, session.bodies), app.tenant)
             if report.failed:
                 raise TaskschedError(f"declared and not possible: {report.failed}")
         with app.using(cast("Backend", _Noticed(Direct(session), made.touch))):

@@ -16,7 +16,6 @@ NOT_YET = {
     "priority-fairness-002": "limits come with many tenants",
     "priority-fairness-003": "limits come with many tenants",
     "priority-fairness-004": "limits come with many tenants",
-    "webhook-target-001": "a rebinding resolver comes with safe HTTP targets",
 }
 
 

@@ -16,9 +16,10 @@ from tests.servers import ServerProcess
 import tasksched.app
 import tasksched.dev
 from tasksched import errors
-from tasksched.cli import main, system
+from tasksched.cli import main
 from tasksched.cli.group import Commands
 from tasksched.settings import Settings
+from tasksched.store.address import masked
 
 _numbers = itertools.count()
 
@@ -264,10 +265,15 @@ def test_config_show_tells_values_and_sources_and_no_secrets(shell: Shell):
         ("redis://:p@h", "redis://:***@h"),
         ("redis://u:p@w@h", "redis://u:***@h"),
         ("embedded:dir", "embedded:dir"),
+        ("redis://h/0?password=p", "redis://h/0?password=***"),
+        ("redis+sentinel://u:p@h:1,g/s?sentinel_password=a@b",
+         "redis+sentinel://u:***@b"),
+        ("rediss+sentinel://u:p@h/s?sentinel_password=q&db=1",
+         "rediss+sentinel://u:***@h/s?sentinel_password=***&db=1"),
     ],
 )
 def test_passwords_in_urls_are_masked(url: str, shown: str):
-    assert system.masked(url) == shown
+    assert masked(url) == shown
 
 
 def test_version(shell: Shell):

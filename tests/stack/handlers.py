@@ -45,6 +45,17 @@ async def busy(ctx: Ctx, seconds: float) -> str:
     return "done"
 
 
+@app.task(retry=SOON, process=True)
+def crunch(ctx: Ctx, seconds: float) -> str:
+    """Holds the interpreter lock of a process of its own."""
+    witness(ctx, "start")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        sum(range(1000))
+    witness(ctx, "end")
+    return "done"
+
+
 @app.task(retry=SOON)
 async def flaky(ctx: Ctx, failures: int) -> int:
     """Fails so many times, then succeeds."""

@@ -20,7 +20,7 @@ class Received:
 
 class Target:
     """``/status/404``, ``/first/500/200`` (the first request 500, then 200), ``/slow/3``,
-    ``/redirect``, ``/later/429/2`` (the first 429 with ``Retry-After: 2``, then 200), ``/echo``.
+    ``/fails/2`` (twice 500, then 200), ``/redirect``, ``/later/429/2`` (the first 429 with ``Retry-After: 2``, then 200), ``/echo``.
     """
 
     def __init__(self) -> None:
@@ -61,6 +61,8 @@ class Target:
                 self._send(request, int(code), {})
             case ["first", once, then]:
                 self._send(request, int(once if first else then), {})
+            case ["fails", times]:
+                self._send(request, 500 if self._times[path] <= int(times) else 200, {})
             case ["later", code, seconds]:
                 more = {"Retry-After": seconds} if first else {}
                 self._send(request, int(code) if first else 200, {}, **more)

@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+from tests.stack.books import pid_of
 from tests.stack.kit import HANDLERS, LEASE_S, Stack, handler, is_running, until
 
 pytestmark = pytest.mark.stack
@@ -38,7 +39,10 @@ def test_the_tasks_of_a_killed_worker_start_again_within_its_lease(stack: Stack)
 
 
 def test_a_task_that_kills_its_worker_each_time_ends_and_harms_no_other(home: Stack):
-    """retry-backoff-001: the supervisor starts workers again; the others' work goes on."""
+    """retry-backoff-001: the supervisor starts workers again; the others' work goes on.
+
+    From its second start on it is a suspect, and takes a process of its own along, not the worker.
+    """
     home.env["TASKSCHED_LEASE"] = "1s"
     api, _ = home.dev()
     poison = home.submit(api, handler("suicide", retry=QUICK))
@@ -47,7 +51,8 @@ def test_a_task_that_kills_its_worker_each_time_ends_and_harms_no_other(home: St
     assert (done["status"], done["reason"], done["attempts"]) == ("FAILED", "worker_lost", 3)
     assert {api.task(each, wait_s=20)["status"] for each in others} == {"SUCCESS"}
     assert api.outcomes(poison) == ["LOST"] * 3
-    home.harmed |= {start["pid"] for start in home.seen(poison)}
+    attempts = api.get(f"/tasks/{poison}/attempts")["items"]
+    home.harmed |= {pid_of(attempt["worker"]) for attempt in attempts}
     home.audit()
     assert len(home.seen(poison)) == 3
 

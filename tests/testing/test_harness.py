@@ -219,3 +219,24 @@ async def test_the_fixture_is_there(app: App, tasksched_harness):  # noqa: F811 
         await app.submit("note", "x")
         await h.advance("1s")
         assert len(h.runs("note")) == 1
+
+
+async def test_what_webhooks_send_is_answered_by_the_test(app: App):
+    sent = []
+
+    async def answer(grant):
+        body = codec.decode(grant.payload)
+        sent.append((grant.options.http.url, body["type"], body["data"]["task_id"]))
+        return codec.encode({"status": 200})
+
+    url = "https://example.com/hook"
+    async with harness(app, start=START, http=answer) as h:
+        await app.webhooks.create(url, ["task.succeeded"])
+        own = {"url": f"{url}/own", "events": ["task.succeeded"]}
+        task = await app.named("note").options(notify=[own]).submit("x")
+        await h.advance("1s")
+        assert sorted(sent) == [
+            (url, "task.succeeded", task.id),
+            (f"{url}/own", "task.succeeded", task.id),
+        ]
+        assert sorted(run.handler for run in h.runs()) == ["http", "http", "note"]

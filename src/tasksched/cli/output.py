@@ -89,8 +89,10 @@ def length(ms: int | None) -> str:
 
 
 def target(task: Any) -> str:
-    """The handler with its version, or the request."""
+    """The handler with its version, or the request, or the event that is told."""
     found = task.target
+    if hasattr(found, "cause"):
+        return f"notification {found.cause.event}"
     return f"{found.method} {found.url}" if hasattr(found, "url") else found.route
 
 

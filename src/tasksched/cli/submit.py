@@ -27,6 +27,8 @@ def targeted(command: F) -> F:
                      help="With --http."),
         click.option("--method", type=METHODS, default="POST", show_default=True,
                      help="With --http."),
+        click.option("--async", "is_async", is_flag=True,
+                     help="With --http: an answer of 202 means that the verdict comes later."),
         click.option("--http", "request_url", metavar="URL",
                      help="Call this URL instead of a handler."),
         click.option("--payload", metavar="JSON|@FILE|-",
@@ -129,6 +131,8 @@ def require_target(handler: str | None, args: Sequence[str], options: dict[str, 
         raise click.UsageError("Name a HANDLER, or a URL with --http.")
     if options["request_url"] is not None and args:
         raise click.UsageError("ARGS are for handlers; give --payload.")
+    if options["request_url"] is None and options["is_async"]:
+        raise click.UsageError("--async belongs to --http.")
 
 
 def target_of(handler: str | None, options: dict[str, Any]) -> Any:
@@ -148,4 +152,5 @@ def target_of(handler: str | None, options: dict[str, Any]) -> Any:
         check_url(options["request_url"], "/target/url"),
         options["method"],
         check_headers(pairs, "/target/headers"),
+        options["is_async"],
     )

@@ -13,7 +13,7 @@ from tasksched.cli.tasks import STATES
 from tasksched.errors import Invalid
 
 SECRETS = ("secret", "token", "password", "key")
-NO_SECRETS = ("key_memory_ms",)
+NO_SECRETS = ("key_memory_ms", "redis_key")
 MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "refuse": ("refuse", "red")}
 
 
@@ -135,22 +135,14 @@ def _api_key() -> dict[str, Any]:
 
 def _shown(name: str, value: Any) -> Any:
     if name == "url":
+        from tasksched.store.address import masked
+
         return masked(value)
     if name not in NO_SECRETS and any(word in name for word in SECRETS):
         return "***" if value else ""
     if name.endswith("_ms"):
         return output.length(value)
     return list(value) if isinstance(value, tuple) else value
-
-
-def masked(url: str) -> str:
-    """The URL without its password."""
-    scheme, mark, rest = url.partition("://")
-    credentials, at, place = rest.rpartition("@")
-    if not at:
-        return url
-    user, colon, _ = credentials.partition(":")
-    return f"{scheme}{mark}{user}{':***' if colon else ''}@{place}"
 
 
 @click.command()

@@ -3,7 +3,8 @@
 # ruff: noqa: PLC0415 - imports wait until they are needed: see the package
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -12,6 +13,8 @@ from tasksched.cli.arguments import payload_json
 from tasksched.cli.group import note, shared
 from tasksched.cli.session import ask, duration_ms, read_text
 from tasksched.errors import Invalid, TaskschedError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 STATES = ["PENDING", "QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"]
 PAGE = 100
@@ -42,7 +45,9 @@ def _facts(task: Any) -> list[tuple[str, object]]:
         ("task", task.id),
         (
             "status",
-            output.state(task.status) + (" (cancel requested)" if task.cancel_requested else ""),
+            output.state(task.status)
+            + (" elsewhere" if task.is_deferred else "")
+            + (" (cancel requested)" if task.cancel_requested else ""),
         ),
         ("target", output.target(task)),
         ("queue", f"{task.queue}, {task.priority}"),
@@ -51,6 +56,8 @@ def _facts(task: Any) -> list[tuple[str, object]]:
         ("created", output.moment(task.created_ms)),
         ("finished", output.moment(task.finished_ms)),
         ("attempts", f"{task.attempts} of {task.retry.max_attempts}"),
+        ("progress", _progress(task.progress)),
+        ("postponed", task.postponed),
         ("recurring", task.schedule.partition(":")[2] if task.schedule else None),
         ("nominal", output.moment(task.nominal_ms)),
         ("missed", task.missed or None),
@@ -59,10 +66,17 @@ def _facts(task: Any) -> list[tuple[str, object]]:
         ("expires", output.moment(task.expires_at_ms)),
         ("payload", output.body(task.payload)),
         ("result", output.body(task.result)),
+        ("encrypted", "its key is not here" if task.encrypted else None),
         ("reason", task.reason),
+        ("fingerprint", task.fingerprint),
         ("error", f"{error.type}: {error.message}" if error else None),
         ("version", task.version),
     ]
+
+
+def _progress(progress: dict[str, Any] | None) -> str:
+    parts = [progress.get("at"), progress.get("message")] if progress else []
+    return "  ".join(str(part) for part in parts if part not in {None, ""})
 
 
 def _attempt_line(attempt: Any) -> str:
@@ -103,12 +117,13 @@ def list_(
             note(f"there are more than {limit}; raise --limit")
         shown = found[:limit]
         data = {"items": [output.brief(task) for task in shown]}
-        output.emit(data, _rows(shown) if shown else "")
+        output.emit(data, rows(shown) if shown else "")
 
     ask(run)
 
 
-def _rows(tasks: list[Any]) -> str:
+def rows(tasks: list[Any]) -> str:
+    """A table of tasks."""
     header = ("TASK", "STATUS", "TARGET", "QUEUE", "DUE", "ATTEMPTS")
     return output.table(
         header,
@@ -148,15 +163,52 @@ def cancel(task_ids: tuple[str, ...], version: int | None, *, dry_run: bool, yes
     _each(task_ids, one)
 
 
+def _changed(command: F) -> F:
+    """The options that say what to change."""
+    for option in (
+        click.option("--tag", "tags", multiple=True, help="Instead of the tags it has."),
+        click.option("--timeout", metavar="DURATION", help="Of one attempt."),
+        click.option("--priority", help="critical, high, normal or low."),
+        click.option("--queue", help="Another queue."),
+        click.option("--payload", metavar="JSON|@FILE|-", help="Another payload."),
+        click.option("--delay", metavar="DURATION", help="Due so long from now."),
+        click.option("--at", metavar="TIME", help="Due then."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("task_ids", nargs=-1, required=True)
+@_changed
+@click.option("--if-match", "version", type=int, metavar="VERSION", help="Only this version.")
+@shared
+def retry(task_ids: tuple[str, ...], version: int | None, **options: Any) -> None:
+    """Give failed or cancelled tasks a new life, changed on the way where asked."""
+    changes = _changes(options) if any(options.values()) else None
+
+    async def one(backend: Any, tenant: str, task_id: str) -> dict[str, Any]:
+        return _told(task_id, await backend.redrive(tenant, task_id, version, changes))
+
+    _each(task_ids, one)
+
+
 @click.command()
 @click.argument("task_ids", nargs=-1, required=True)
 @click.option("--if-match", "version", type=int, metavar="VERSION", help="Only this version.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @shared
-def retry(task_ids: tuple[str, ...], version: int | None) -> None:
-    """Give failed or cancelled tasks a new life."""
+def delete(task_ids: tuple[str, ...], version: int | None, *, yes: bool, dry_run: bool) -> None:
+    """Remove tasks: finished ones at once, those that wait are cancelled first."""
+    if not (yes or dry_run):
+        confirm(f"Delete {len(task_ids)} tasks for ever?")
 
     async def one(backend: Any, tenant: str, task_id: str) -> dict[str, Any]:
-        return _told(task_id, await backend.redrive(tenant, task_id, version))
+        if dry_run:
+            return {"task_id": task_id, "status": (await backend.get(tenant, task_id)).status}
+        await backend.bulk.delete(tenant, task_id, version)
+        return {"task_id": task_id, "deleted": True}
 
     _each(task_ids, one)
 
@@ -175,7 +227,7 @@ def _each(task_ids: tuple[str, ...], one: Any) -> None:
                 click.echo(f"error: {error.detail}", err=True)
                 first = first or error
                 continue
-            output.emit(told, f"{task_id}  {output.state(told['status'])}")
+            output.emit(told, f"{task_id}  {output.state(told.get('status', 'deleted'))}")
         return first
 
     error = ask(run)
@@ -201,14 +253,8 @@ def confirm(question: str) -> None:
 
 @click.command()
 @click.argument("task_id")
-@click.option("--at", metavar="TIME", help="Due then.")
-@click.option("--delay", metavar="DURATION", help="Due so long from now.")
-@click.option("--payload", metavar="JSON|@FILE|-", help="Another payload.")
-@click.option("--queue", help="Another queue.")
-@click.option("--priority", help="critical, high, normal or low.")
-@click.option("--timeout", metavar="DURATION", help="Of one attempt.")
+@_changed
 @click.option("--expires", metavar="TIME", help="No first start after it; 'never' takes it away.")
-@click.option("--tag", "tags", multiple=True, help="Instead of the tags it has.")
 @click.option("--if-match", "version", type=int, metavar="VERSION", help="Only this version.")
 @shared
 def edit(task_id: str, version: int | None, **options: Any) -> None:

@@ -8,24 +8,21 @@ failure is Unavailable or another TaskschedError, as ``Gateway.run`` raises them
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
-from redis.sentinel import Sentinel
 
+from tasksched.store.address import NO_TLS, Tls, sync_client
 from tasksched.store.connect import COMMAND_TIMEOUT_S, meaning
 from tasksched.store.protocol import BATCH_MAX, Beat, Store, beat_rows
 from tasksched.store.scripts import Arg, script
-
-SENTINEL = "redis+sentinel://"
 
 
 class SyncBeats:
     """Heartbeats, announcements and presence. To be used by one thread; connects when first used."""
 
-    def __init__(self, url: str, store: Store) -> None:
-        self._redis: Any = _client(url)
+    def __init__(self, url: str, store: Store, tls: Tls = NO_TLS) -> None:
+        self._redis: Any = _client(url, tls)
         self._store = store
 
     def heartbeat(self, shard: int, beats: Sequence[Beat]) -> list[str]:
@@ -80,18 +77,11 @@ class SyncBeats:
             raise meaning(error) from error
 
 
-def _client(url: str) -> Any:
+def _client(url: str, tls: Tls) -> Any:
     options: dict[str, Any] = {
         "protocol": 2,
         "retry": Retry(NoBackoff(), 0),
         "socket_timeout": COMMAND_TIMEOUT_S,
         "socket_connect_timeout": COMMAND_TIMEOUT_S,
     }
-    if not url.startswith(SENTINEL):
-        return redis.Redis.from_url(url, **options)
-    hosts, _, service = url.removeprefix(SENTINEL).partition("/")
-    pairs = [
-        (host, int(port or 26379)) for host, _, port in (h.partition(":") for h in hosts.split(","))
-    ]
-    sentinel: Any = Sentinel(pairs, socket_timeout=COMMAND_TIMEOUT_S)  # type: ignore[no-untyped-call]
-    return sentinel.master_for(service or "mymaster", **options)
+    return sync_client(url, tls, options)

@@ -9,11 +9,17 @@ from typing import Any, Literal, NamedTuple
 
 from tasksched import clock
 from tasksched.errors import TaskschedError, Unsafe
+from tasksched.store.acl import OPTIONAL, ROLES, every_command, missing_of
 from tasksched.store.connect import Gateway
 
 LISTPACK_VALUE_MIN = 1024
 SKEW_MAX_MS = 2_000
-COMMANDS = ("SPUBLISH", "SSUBSCRIBE", "XREADGROUP", "XAUTOCLAIM", "SMISMEMBER", "EVALSHA", "UNLINK")
+
+# The first release of each line without CVE-2025-49844 and its neighbours.
+PATCHED = {
+    "Redis": {(7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
+    "Valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
+}
 
 Level = Literal["ok", "warn", "refuse"]
 
@@ -35,7 +41,9 @@ async def check_server(gateway: Gateway) -> list[Finding]:
         _persistence(info, config),
         _listpack(config),
         await _commands(gateway),
+        _permissions(gateway),
         await _skew(gateway),
+        *(Finding("warn", "transport", text) for text in gateway.remarks),
     ]
     order = {"refuse": 0, "warn": 1, "ok": 2}
     return sorted((f for f in found if f is not None), key=lambda f: order[f.level])
@@ -60,6 +68,8 @@ def _info(raw: Any) -> dict[str, str]:
 async def _config(gateway: Gateway) -> dict[str, str]:
     """What CONFIG GET tells; nothing where it is not allowed."""
     found: dict[str, str] = {}
+    if "CONFIG|GET" in gateway.denied:
+        return found
     for name in ("appendfsync", "no-appendfsync-on-rewrite", "hash-max-listpack-value"):
         try:
             reply = await gateway.command("CONFIG", "GET", name)
@@ -78,14 +88,20 @@ def _text(raw: Any) -> str:
 
 
 def _version(info: dict[str, str]) -> Finding:
-    if "valkey_version" in info:
-        return Finding("ok", "version", f"Valkey {info['valkey_version']}")
-    version = info.get("redis_version", "0")
-    if int(version.split(".")[0]) < 7:
+    make = "Valkey" if "valkey_version" in info else "Redis"
+    version = info.get(f"{make.lower()}_version", "0")
+    major, minor, patch = (int(part) for part in [*version.split("."), "0", "0"][:3])
+    if major < 7:
         return Finding(
             "refuse", "version", f"Redis {version} is too old; 7.0 is the oldest that works"
         )
-    return Finding("ok", "version", f"Redis {version}")
+    floors = PATCHED[make]
+    if (major, minor) > max(floors) or patch >= floors.get((major, minor), 1 << 30):
+        return Finding("ok", "version", f"{make} {version}")
+    text = f"{make} {version} as its makers left it lets Lua code take over the server"
+    if (major, minor) in floors:
+        return Finding("warn", "version", f"{text}; {major}.{minor}.{floors[major, minor]} does not")
+    return Finding("warn", "version", f"{text}: use a newer one, or a distribution that mends it")
 
 
 def _role(info: dict[str, str]) -> Finding:
@@ -140,12 +156,21 @@ def _listpack(config: dict[str, str]) -> Finding | None:
 
 
 async def _commands(gateway: Gateway) -> Finding:
-    reply = await gateway.command("COMMAND", "INFO", *COMMANDS)
-    known = set(reply) if isinstance(reply, dict) else {_text(r[0]) for r in reply if r}
-    missing = sorted(name for name in COMMANDS if name.lower() not in {k.lower() for k in known})
+    names = sorted(every_command() - OPTIONAL)
+    # The name as bytes: the library cannot read a reply that lacks some of them.
+    told = await gateway.command(b"COMMAND", "INFO", *names)
+    missing = [name for name, about in zip(names, told, strict=True) if about is None]
     if missing:
         return Finding("refuse", "commands", f"the server lacks {', '.join(missing)}")
     return Finding("ok", "commands", "all there")
+
+
+def _permissions(gateway: Gateway) -> Finding:
+    if not gateway.knows_denied:
+        text = "the server does not say what our user may do: see docs/security.md"
+        return Finding("warn", "permissions", text)
+    able = [role for role in ROLES if not missing_of([role], gateway.denied)]
+    return Finding("ok", "permissions", f"enough for {', '.join(able) or 'no role'}")
 
 
 async def _skew(gateway: Gateway) -> Finding:

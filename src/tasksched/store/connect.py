@@ -8,28 +8,37 @@ ten times. We do replay, knowingly: every script of ours may be run again after 
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import hiredis
-import redis.asyncio as redis_asyncio
 from redis.asyncio.connection import Connection
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tasksched import clock
-from tasksched.errors import BY_CODE, TaskschedError, Unavailable
-from tasksched.store.scripts import Arg, script
+from tasksched.errors import (
+    BY_CODE,
+    MemoryBudget,
+    Overloaded,
+    TaskschedError,
+    Unavailable,
+    Unsafe,
+)
+from tasksched.store.acl import script_commands
+from tasksched.store.address import NO_TLS, Tls, async_client, remarks
+from tasksched.store.scripts import Arg, Script, script
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECTIONS_MAX = 64
 PATIENCE_MS = 10_000
 RETRY_AFTER_MS = 1_000
 HERE = "the server of this connection"
+OOM_RETRY_AFTER_MS = 5_000
 NAMING_MAX = 16  # arguments of a command that names the server; longer ones are not searched
 
 # Replies that mean "this server cannot serve now"; each is refused before anything ran.
@@ -37,6 +46,18 @@ _OUTAGE = (
     "LOADING", "READONLY", "MASTERDOWN", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN",
     "BUSY", "UNBLOCKED", "MOVED", "ASK",
 )  # fmt: skip
+
+
+_DENIALS = ("ACL failure in script", "The user executing the script can't run this command")
+
+INTAKE = frozenset({"submit", "put_schedule", "trigger", "redrive"})
+"""Scripts that take something in: the admission is asked first."""
+
+
+class Admission(Protocol):
+    """Who is asked before something is taken in (``commands.admission``)."""
+
+    async def carry(self, call: Callable[[], Awaitable[Any]], /) -> Any: ...
 
 
 class Unannounced(TaskschedError):
@@ -53,13 +74,18 @@ class Gateway:
         self.redis: Any = client
         self._patience_ms = patience_ms
         self.server: str = HERE  # a test may name another one
+        self.admission: Admission | None = None
+        self.denied: frozenset[str] = frozenset()  # commands that our user may not run
+        self.knows_denied = False
+        self.remarks: list[str] = []  # about the way to the server
         self.replays = 0
 
     @classmethod
-    def open(cls, url: str, *, patience_ms: int = PATIENCE_MS) -> "Gateway":
+    def open(cls, url: str, *, patience_ms: int = PATIENCE_MS, tls: Tls = NO_TLS) -> "Gateway":
         """A gateway to ``url`` (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``).
 
-        ``patience_ms``: for how long ``run`` repeats a call during an outage.
+        ``patience_ms``: for how long ``run`` repeats a call during an outage. Raises Invalid for a
+        URL or for files of ``tls`` that cannot be used.
         """
 
         async def greet(connection: Connection) -> None:
@@ -78,7 +104,9 @@ class Gateway:
             "max_connections": CONNECTIONS_MAX,
             "redis_connect_func": greet,
         }
-        return cls(_client(url, options), patience_ms=patience_ms)
+        gateway = cls(_client(url, tls, options), patience_ms=patience_ms)
+        gateway.remarks = remarks(url)
+        return gateway
 
     async def run(
         self,
@@ -93,27 +121,52 @@ class Gateway:
         Raises Unavailable when Redis did not answer (what was sent may have run), or the error
         whose code the script answered.
         """
-        found = script(name)
-        count = len(found.keys)
+        replayed = partial(self._replayed, name, values, rows, patience_ms)
+        if self.admission is not None and name in INTAKE:
+            return await self.admission.carry(replayed)
+        return await replayed()
+
+    async def _replayed(
+        self,
+        name: str,
+        values: Mapping[str, Arg],
+        rows: Sequence[Sequence[Arg]],
+        patience_ms: int | None,
+    ) -> Any:
+        found, is_unknown = script(name), False
+        if self.denied and (missing := script_commands(name) & self.denied):
+            raise Unsafe(  # Redis would run it up to there, and keep what it wrote
+                f"the Redis user may not run {', '.join(sorted(missing))}, so {name} was not begun"
+            )
         until_ms = clock.mono_ms() + (self._patience_ms if patience_ms is None else patience_ms)
         wait_s = 0.02
         while True:
             packed = found.pack({**values, "server": self.server}, rows)
             try:
-                return await self._evaluate(found.sha, found.source, count, packed)
+                return await self._evaluate(found, packed)
             except RedisError as error:
                 meant = meaning(error)
-                if not meant.retryable or clock.mono_ms() + wait_s * 1000 > until_ms:
+                if is_unknown and isinstance(meant, Overloaded):  # it may have been done before
+                    meant = Unavailable(meant.detail, **meant.extra)
+                # Waiting here for memory would only add load: whoever asked may do that.
+                is_final = not meant.retryable or isinstance(meant, Overloaded)
+                if is_final or clock.mono_ms() + wait_s * 1000 > until_ms:
                     raise meant from error
             self.replays += 1
+            is_unknown = True
             await asyncio.sleep(wait_s * (0.5 + random.random()))
             wait_s = min(wait_s * 2, 1.0)
 
-    async def _evaluate(self, sha: str, source: str, count: int, packed: list[Arg]) -> Any:
+    async def _evaluate(self, found: Script, packed: list[Arg]) -> Any:
+        count, send = len(found.keys), self.redis.execute_command
         try:
-            return await self.redis.execute_command("EVALSHA", sha, count, *packed)
+            if found.reads_only:  # for users who may do no more
+                return await send("EVALSHA_RO", found.sha, count, *packed)
+            return await send("EVALSHA", found.sha, count, *packed)
         except NoScriptError:  # a restart, a failover or SCRIPT FLUSH: nothing ran
-            return await self.redis.execute_command("EVAL", source, count, *packed)
+            if found.reads_only:
+                return await send("EVAL_RO", found.source, count, *packed)
+            return await send("EVAL", found.source, count, *packed)
 
     async def command(self, *args: Any) -> Any:
         """One plain command, asked once. Raises Unavailable, or TaskschedError for a refusal."""
@@ -129,6 +182,16 @@ class Gateway:
             pipe.execute_command(*command)
         try:
             return list(await pipe.execute())
+        except RedisError as error:
+            raise meaning(error) from error
+
+    async def attempts(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """As ``pipeline``, but a command's error stands where its reply would; replies are raw."""
+        pipe = self.redis.pipeline(transaction=False)
+        for name, *arguments in commands:
+            pipe.execute_command(name.encode(), *arguments)
+        try:
+            return list(await pipe.execute(raise_on_error=False))
         except RedisError as error:
             raise meaning(error) from error
 
@@ -151,8 +214,17 @@ def _packer(run_id: str) -> Callable[..., list[bytes]]:
     return pack
 
 
+def is_denial(error: object) -> bool:
+    """Whether our user lacks a permission. Within scripts, Redis has no code for it but a sentence."""
+    return isinstance(error, NoPermissionError) or (
+        isinstance(error, ResponseError) and str(error).startswith(_DENIALS)
+    )
+
+
 def meaning(error: RedisError) -> TaskschedError:
     """What an error of the client library means to us."""
+    if is_denial(error):
+        return Unsafe(f"the Redis user lacks a permission, see docs/security.md: {error}")
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         return Unavailable(f"Redis does not answer: {error}", retry_after_ms=RETRY_AFTER_MS)
     text = str(error)
@@ -162,11 +234,9 @@ def meaning(error: RedisError) -> TaskschedError:
     if code in _OUTAGE or kind in {"BUSYLOADING", "READONLY", "MASTERDOWN", "TRYAGAIN"}:
         return Unavailable(f"Redis refuses: {text}", retry_after_ms=RETRY_AFTER_MS)
     if code == "OOM" or kind == "OUTOFMEMORY":
-        refusal = Unavailable(
-            "Redis is out of memory: nothing new is accepted", retry_after_ms=5000
+        return MemoryBudget(
+            "Redis is out of memory: nothing new is accepted", retry_after_ms=OOM_RETRY_AFTER_MS
         )
-        refusal.retryable = False  # type: ignore[misc]  # waiting here would only add load
-        return refusal
     if isinstance(error, ResponseError) and code == Unannounced.code:
         return Unannounced(text)
     if isinstance(error, ResponseError) and code in BY_CODE:
@@ -182,17 +252,8 @@ def _run_id(info: bytes | str) -> str:
     return ""
 
 
-def _client(url: str, options: dict[str, Any]) -> Any:
-    if url.startswith("redis+sentinel://"):
-        hosts, _, service = url.removeprefix("redis+sentinel://").partition("/")
-        pairs = [
-            (host, int(port or 26379))
-            for host, _, port in (h.partition(":") for h in hosts.split(","))
-        ]
-        sentinel: Any = Sentinel(pairs, socket_timeout=COMMAND_TIMEOUT_S)  # type: ignore[no-untyped-call]  # untyped there
-        client: Any = sentinel.master_for(service or "mymaster", **options)
-    else:
-        client = redis_asyncio.Redis.from_url(url, **options)
+def _client(url: str, tls: Tls, options: dict[str, Any]) -> Any:
+    client = async_client(url, tls, options)
     client.connection_pool.connection_class = _cancellable(client.connection_pool.connection_class)
     return client
 

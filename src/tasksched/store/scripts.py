@@ -36,6 +36,7 @@ class Script:
     row: tuple[str, ...]
     source: str
     sha: str
+    reads_only: bool
 
     def pack(self, values: Mapping[str, Arg], rows: Sequence[Sequence[Arg]] = ()) -> list[Arg]:
         """Keys and arguments in the order of the header. KeyError names a forgotten one."""
@@ -83,6 +84,7 @@ def compile_script(name: str, folder: Path) -> Script:
         row=tuple(slot for slot, _ in slots["ROWS"]),
         source=source,
         sha=hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest(),
+        reads_only="no-writes" in shebang,
     )
 
 

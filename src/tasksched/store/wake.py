@@ -13,10 +13,11 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from tasksched import log
-from tasksched.store.connect import Gateway
+from tasksched.store.connect import Gateway, is_denial
 
 PROBE_S = 15.0
 RECONNECT_S = 0.2
+DENIED_S = 10.0
 STOP_S = 0.1
 
 _log = log.get("wake")
@@ -52,6 +53,10 @@ class Listener:
             try:
                 await self._subscribed()
             except (RedisError, OSError, TimeoutError) as error:
+                if is_denial(error):
+                    _log.error("wake.denied", error=str(error), hint="see docs/security.md")
+                    await asyncio.sleep(DENIED_S)
+                    continue
                 _log.info("wake.lost", error=repr(error))
             await asyncio.sleep(RECONNECT_S)
 
