@@ -11,6 +11,7 @@
 -- COST  O(rows + parked streams)
 -- @include lib/clock
 -- @include lib/keys
+-- @include lib/due
 -- @include lib/ready
 -- @include lib/park
 local GARBAGE_MS = 3600000   -- how long what a dead worker left is kept, at most
@@ -41,10 +42,11 @@ for route in pairs(routes) do redis.call('ZADD', ROUTES, 'GT', now + ttl_ms, rou
 redis.call('ZREMRANGEBYSCORE', ROUTES, '-inf', now - GARBAGE_MS)
 
 local back = 0
-for _, stream in ipairs(redis.call('ZRANGE', PARKED, 0, RECHECK_MAX * 10)) do
-  if routes[string.match(stream, '([^:]+)$')] then
-    unpark(stream)
-    back = back + 1
+for route in pairs(routes) do
+  local waiting = redis.call('SCARD', BLOCKED .. 'route:' .. route)
+  if waiting > 0 then
+    back = back + waiting
+    while unblock('route:' .. route) do end
   end
 end
 if back > 0 then redis.call('SPUBLISH', WAKE, 'due 0') end

@@ -19,6 +19,7 @@
 -- @include lib/notify
 -- @include lib/occurrence
 -- @include lib/verdict
+-- @include lib/unhold
 -- @include lib/waiting
 local now, seen = read_clock(now_ms)
 local task = read_waiting(id)

@@ -7,7 +7,7 @@
 -- REPLY the number of fields that changed
 -- COST  O(rows)
 -- @include lib/keys
-local changed = {}
+local changed, settings = {}, {}
 for at = 1, rows do
   local field, value = row(at)
   local version = tonumber(string.match(value, '^(%d+) '))
@@ -16,9 +16,12 @@ for at = 1, rows do
   if version > stored then
     changed[#changed + 1] = field
     changed[#changed + 1] = value
+    settings[#settings + 1] = field
   end
 end
 if #changed == 0 then return 0 end
 redis.call('HSET', CONF, unpack(changed))
+-- The dispatcher looks again at what waited for it, and at what it limits.
+for _, field in ipairs(settings) do redis.call('ZADD', FREED, 0, field) end
 redis.call('SPUBLISH', WAKE, 'due 0')
 return #changed / 2

@@ -12,6 +12,7 @@
 --       options     str    '=JSON'; empty = unchanged
 --       expires     str    '=ms', '=' none; empty = unchanged
 --       lease       str    '=ms', '=' none; empty = unchanged
+--       concurrency str    '=hash:limit', '=' none; empty = unchanged
 --       wants       str    '=words', '=' none; empty = unchanged
 --       op          str    names this call; the same one again is answered again
 -- REPLY word, state, version: 'edited', 'missing', 'version', 'state' (it runs or has finished)
@@ -21,6 +22,7 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
+-- @include lib/unhold
 -- @include lib/waiting
 -- @include lib/amend
 local now, seen = read_clock(now_ms)

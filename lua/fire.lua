@@ -22,6 +22,7 @@
 -- @include lib/notify
 -- @include lib/occurrence
 -- @include lib/verdict
+-- @include lib/unhold
 -- @include lib/waiting
 -- @include lib/head
 local CATCHUP_MAX, CANCEL_MAX = 1000, 100

@@ -22,6 +22,7 @@
 --       options      str
 --       lease_ms     opt
 --       wants        str    the events somebody is told about; may be empty
+--       concurrency  str    'hash:limit' of a concurrency key; may be empty
 --       next_ms      opt    first nominal time owed; empty = none
 --       fingerprint  str    of the normalised definition
 --       tzdata       str    release of the zone data that next_ms depends on; empty = on none
@@ -37,6 +38,7 @@
 -- @include lib/notify
 -- @include lib/occurrence
 -- @include lib/verdict
+-- @include lib/unhold
 -- @include lib/waiting
 -- @include lib/head
 local INLINE_MAX = 1024
@@ -96,11 +98,11 @@ local fields = {
   kind = kind, rule = rule, policy = policy ~= '' and policy, lane = lane, fingerprint = fingerprint,
   overlap = overlap ~= '' and overlap ~= 'skip' and overlap, after = after == 'success' and after,
   owner = owner ~= '' and owner, options = options ~= '' and options, delay_ms = delay_ms, jitter_ms = jitter_ms,
-  ['end_ms'] = end_ms, max_runs = max_runs, lease_ms = lease_ms, wants = wants ~= '' and wants, tzdata = tzdata ~= '' and tzdata,
+  ['end_ms'] = end_ms, max_runs = max_runs, lease_ms = lease_ms, wants = wants ~= '' and wants, concurrency = concurrency ~= '' and concurrency, tzdata = tzdata ~= '' and tzdata,
   payload = not body and payload ~= '' and string.sub(payload, 2), body = body and #payload - 1,
 }
 for _, field in ipairs({ 'kind', 'rule', 'policy', 'lane', 'fingerprint', 'overlap', 'after', 'owner', 'options',
-  'delay_ms', 'jitter_ms', 'end_ms', 'max_runs', 'lease_ms', 'wants', 'tzdata', 'payload', 'body' }) do
+  'delay_ms', 'jitter_ms', 'end_ms', 'max_runs', 'lease_ms', 'wants', 'concurrency', 'tzdata', 'payload', 'body' }) do
   keep_schedule(schedule, field, fields[field] or nil)
 end
 if body then redis.call('SET', schedule.key .. ':body', string.sub(payload, 2)) else redis.call('DEL', schedule.key .. ':body') end
@@ -108,8 +110,8 @@ if body then redis.call('SET', schedule.key .. ':body', string.sub(payload, 2)) 
 -- A waiting head of a chain follows the template.
 local function rewrite(head)
   put_head(head, head.due_ms, to_lane, 'schedule_version', schedule.version)
-  redis.call('HDEL', head.key, 'payload', 'options', 'lease_ms', 'wants', 'body')
-  for _, field in ipairs({ 'payload', 'options', 'lease_ms', 'wants', 'body' }) do
+  redis.call('HDEL', head.key, 'payload', 'options', 'lease_ms', 'wants', 'concurrency', 'body')
+  for _, field in ipairs({ 'payload', 'options', 'lease_ms', 'wants', 'concurrency', 'body' }) do
     if schedule[field] then redis.call('HSET', head.key, field, schedule[field]) end
   end
   if body then redis.call('COPY', schedule.key .. ':body', BODY .. head.id, 'REPLACE') else redis.call('DEL', BODY .. head.id) end

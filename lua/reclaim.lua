@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
---- reclaim: dispatched tasks that nobody took: their entry is gone, or their route has no worker.
+--- reclaim: dispatched tasks that nobody took: their entry is gone, their route has no
+--- worker, or they may not run any more (paused).
 --- They go back into the index; one whose entry still waits is watched for longer.
 --
 -- KEYS  clock    hash   of the shard
@@ -12,8 +13,10 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
+-- @include lib/unhold
 -- @include lib/waiting
 -- @include lib/ready
+-- @include lib/rules
 local now, seen = read_clock(now_ms)
 keep_clock(now, seen)
 local reply = {}
@@ -21,7 +24,7 @@ local reply = {}
 -- True while the entry is in its stream and was not delivered to anybody.
 local function still_waits(task)
   local key = READY .. task.lane.stream
-  if not task.entry or not is_live(task.lane.route, now) then return false end
+  if not task.entry or not is_live(task.lane.route, now) or paused_by(task.lane.queue, task.lane.tenant) then return false end
   local found = redis.pcall('XRANGE', key, task.entry, task.entry)
   if found.err or #found == 0 then return false end
   local pending = redis.pcall('XPENDING', key, 'workers', task.entry, task.entry, 1)

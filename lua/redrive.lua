@@ -13,6 +13,7 @@
 --       options  str    '=JSON'; empty = unchanged
 --       expires  str    '=' none; empty = unchanged (it has had its first start)
 --       lease    str    '=ms', '=' none; empty = unchanged
+--       concurrency str   '=hash:limit', '=' none; empty = unchanged
 --       wants    str    '=words', '=' none; empty = unchanged
 --       op       str    names this call; the same one again is answered again
 -- REPLY word, state, version: 'redriven', 'missing', 'version', 'state' (it waits, runs or succeeded)
@@ -26,6 +27,7 @@
 -- @include lib/notify
 -- @include lib/occurrence
 -- @include lib/verdict
+-- @include lib/unhold
 -- @include lib/waiting
 -- @include lib/amend
 local now, seen = read_clock(now_ms)

@@ -17,6 +17,7 @@
 -- @include lib/notify
 -- @include lib/occurrence
 -- @include lib/verdict
+-- @include lib/unhold
 -- @include lib/waiting
 -- @include lib/head
 local CANCEL_MAX, MEMORY_MS = 500, 60000

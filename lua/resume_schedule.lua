@@ -20,6 +20,7 @@
 -- @include lib/notify
 -- @include lib/occurrence
 -- @include lib/verdict
+-- @include lib/unhold
 -- @include lib/waiting
 -- @include lib/head
 local now, seen = read_clock(now_ms)

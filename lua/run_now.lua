@@ -14,6 +14,7 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
+-- @include lib/unhold
 -- @include lib/waiting
 local now, seen = read_clock(now_ms)
 local task = read_waiting(id)

@@ -12,14 +12,18 @@
 --       expires_ms    opt    no first start after it
 --       lease_ms      opt    when not the namespace's
 --       wants         str    the events somebody is told about: 'failed succeeded'; may be empty
+--       concurrency   str    'hash:limit' of its concurrency key; may be empty
 -- REPLY now_ms, then (row, word) for each row not created: 'exists' the task is there (same
---       fingerprint, or no key: a replay), 'reused' its fingerprint differs, 'gone' retention took it
+--       fingerprint, or no key: a replay), 'reused' its fingerprint differs, 'gone' retention took it, 'quota'
+--       this shard has no permit left for an unfinished task of its tenant
 -- COST  O(rows · log tasks)
 -- @include lib/clock
 -- @include lib/keys
 -- @include lib/move
 -- @include lib/due
 -- @include lib/ready
+-- @include lib/rules
+-- @include lib/limits
 local INLINE_MAX = 1024   -- a larger payload would cost the hash its compact encoding
 
 local now, seen = read_clock(now_ms)
@@ -59,8 +63,9 @@ end
 local waiting_ms = tonumber(redis.call('ZRANGE', LANES, 0, 0, 'WITHSCORES')[2])
 local overtakes = (waiting_ms and waiting_ms <= now) or redis.call('EXISTS', BACKLOG) == 1
 local room = {}
-local function may_start(lane, expires_ms)
-  if expires_ms and expires_ms <= now then return false end
+local function may_start(lane, expires_ms, concurrency)
+  if (expires_ms and expires_ms <= now) or concurrency ~= '' then return false end
+  if is_limited(lane) then return false end
   local stream = lane.stream
   if not room[stream] then
     local open = is_live(lane.route, now) and not redis.call('ZSCORE', PARKED, stream)
@@ -71,8 +76,24 @@ local function may_start(lane, expires_ms)
   return room[stream] >= 0
 end
 
+-- A tenant's unfinished tasks are limited: what this shard has no permit for is refused.
+local function refuse_beyond_quota()
+  local left = {}
+  for at = 1, rows do
+    local _, lane_text = row(at)
+    local lane = lanes_read[lane_text]
+    local most = lane.queue ~= 'notifications' and rules_of('tenant:' .. lane.tenant).pending
+    if most and not words[at] then
+      local limit = 'p/' .. lane.tenant
+      left[limit] = (left[limit] or (allotment(limit) - used(limit))) - 1
+      if left[limit] < 0 then words[at] = 'quota' end
+    end
+  end
+end
+refuse_beyond_quota()
+
 -- A record with fields that most do not have.
-local function create_rare(lane, id, key, due_ms, payload, options, fingerprint, expires_ms, lease_ms, wants)
+local function create_rare(lane, id, key, due_ms, payload, options, fingerprint, expires_ms, lease_ms, wants, concurrency)
   local fields = { 'due_ms', due_ms, 'lane', lane.text, 'created_ms', now }
   local function keep(name, value)
     fields[#fields + 1] = name
@@ -88,6 +109,10 @@ local function create_rare(lane, id, key, due_ms, payload, options, fingerprint,
   if fingerprint ~= '' then keep('fingerprint', fingerprint) end
   if lease_ms then keep('lease_ms', lease_ms) end
   if wants ~= '' then keep('wants', wants) end
+  if concurrency ~= '' then
+    keep('concurrency', concurrency)
+    redis.call('SET', KEYED, '1')
+  end
   if expires_ms then
     keep('expires_ms', expires_ms)
     redis.call('ZADD', EXPIRY, expires_ms, id)
@@ -97,18 +122,18 @@ end
 
 keep_clock(now, seen)
 for at = 1, rows do
-  local id, lane_text, _, payload, options, fingerprint, expires_ms, lease_ms, wants = row(at)
+  local id, lane_text, _, payload, options, fingerprint, expires_ms, lease_ms, wants, concurrency = row(at)
   local key, lane, due_ms = keys[at], lanes_read[lane_text], dues[at]
   if words[at] then
     reply[#reply + 1] = at
     reply[#reply + 1] = words[at]
   else
-    if options == '' and fingerprint == '' and not (expires_ms or lease_ms) and #payload <= INLINE_MAX and payload ~= '' then
+    if options == '' and fingerprint == '' and concurrency == '' and not (expires_ms or lease_ms) and #payload <= INLINE_MAX and payload ~= '' then
       create(lane, id, key, 'due_ms', due_ms, 'lane', lane_text, 'created_ms', now, 'payload', payload)
     else
-      create_rare(lane, id, key, due_ms, payload, options, fingerprint, expires_ms, lease_ms, wants)
+      create_rare(lane, id, key, due_ms, payload, options, fingerprint, expires_ms, lease_ms, wants, concurrency)
     end
-    if due_ms <= now and not overtakes and may_start(lane, expires_ms) then
+    if due_ms <= now and not overtakes and may_start(lane, expires_ms, concurrency) then
       hand_over({ id = id, key = key, lane = lane, state = 'PENDING', version = 1 }, now)
     else
       due_add(lane, id, due_ms)

@@ -14,6 +14,7 @@
 -- @include lib/move
 -- @include lib/due
 -- @include lib/acks
+-- @include lib/unhold
 -- @include lib/waiting
 -- @include lib/ready
 if limit < 1 then return redis.error_reply('BADARG limit') end
@@ -26,6 +27,7 @@ if #entries == 0 and from == '-' then
   redis.call('DEL', key)
   redis.call('SREM', OPENED, stream)
   redis.call('ZREM', UNREAD, stream)
+  redis.call('HDEL', shard .. ':window', stream)
   return { '', 0, 0, 0 }
 end
 

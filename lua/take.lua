@@ -23,14 +23,11 @@
 -- @include lib/ready
 -- @include lib/acks
 -- @include lib/archive
--- @include lib/dead
--- @include lib/notify
--- @include lib/occurrence
--- @include lib/verdict
--- @include lib/expire
+-- @include lib/rules
 local STREAMS_MAX, SLOTS_MAX, CLASSES = 512, 128, { 'critical', 'high', 'normal', 'low' }
 local WEIGHT = { critical = 27, high = 9, normal = 3, low = 1 }
 local BARRIER_MS = 2000
+local WAIT_MS, WINDOW_MIN, WINDOW_MAX = 1000, 16, 1024
 
 local now, seen = read_clock(now_ms)
 local me = shard .. ':worker:' .. worker
@@ -41,14 +38,14 @@ slots = math.min(slots, SLOTS_MAX)
 
 local function grant_of(key)
   return redis.call('HMGET', key, 'state', 'entry', 'lane', 'due_ms', 'created_ms', 'attempt', 'fence',
-    'options', 'payload', 'lease_ms', 'uncounted', 'lost', 'expires_ms', 'version', 'body', 'nominal_ms', 'schedule')
+    'options', 'payload', 'lease_ms', 'uncounted', 'lost', 'expires_ms', 'version', 'body', 'nominal_ms', 'schedule', 'concurrency')
 end
 
 -- grant: the reply's row. The slots of what only this script needs carry what follows them.
 local function complete(grant, id, attempt, fence)
   if grant[15] then grant[9] = redis.call('GET', BODY .. id) end
   grant[1], grant[6], grant[7], grant[14], grant[15], grant[16] = 'RUNNING', attempt, fence, id, grant[16], grant[17]
-  grant[17] = nil
+  grant[17], grant[18] = nil, nil
   return grant
 end
 
@@ -84,21 +81,26 @@ local function serves(queue, route)
   return (s[1] == 1 or s[2] == 1) and s[3] == 1
 end
 
-local classes, total = {}, 0
+-- Streams by class; those of strict queues by queue and class.
+local classes, total, strict = {}, 0, {}
 local unread = redis.call('ZCARD', UNREAD)
 local first_unread = unread > STREAMS_MAX and (call * STREAMS_MAX) % unread or 0
 for _, stream in ipairs(redis.call('ZRANGE', UNREAD, first_unread, first_unread + STREAMS_MAX - 1)) do
   local queue, priority, route = string.match(stream, '^([^:]+):([^:]+):([^:]+)$')
   if serves(queue, route) then
-    if not classes[priority] then
-      classes[priority] = {}
+    local of = classes
+    if rules_of('queue:' .. queue).strict then
+      strict[queue] = strict[queue] or {}
+      of = strict[queue]
+    elseif not of[priority] then
       total = total + 1
     end
-    table.insert(classes[priority], stream)
+    of[priority] = of[priority] or {}
+    table.insert(of[priority], stream)
   end
 end
 
-local grants, granted, emptied = { now, 0 }, {}, {}
+local grants, granted, emptied, first_of = { now, 0 }, {}, {}, {}
 local watch = {}
 local first_fence, now_text, until_text = string.format('%.0f', now * 256), now .. '', now + lease_ms .. ''
 
@@ -106,19 +108,15 @@ local function start(stream, entry, id)
   local key = TASK .. id
   local grant = grant_of(key)
   local lane = grant[3] and lane_of(grant[3])
-  local task = { id = id, key = key, state = grant[1], version = tonumber(grant[14]) or 1, lane = lane }
+  local task = { id = id, key = key, state = grant[1], version = tonumber(grant[14]) or 1, lane = lane, concurrency = grant[18] }
   if grant[1] ~= 'QUEUED' or grant[2] ~= entry then
     redis.call('HINCRBY', STATS, 'stray:entry', 1)
     ack(stream, entry)
     return false
   end
-  if grant[13] and not grant[6] and tonumber(grant[13]) <= now then
-    expire(task, now)
-    redis.call('ZREM', WATCH, id)
-    ack(stream, entry)
-    return false
-  end
-  if tonumber(grant[4]) > now then
+  -- Not due any more, paused, or past its `expires_ms`: back to where schedulers see to it.
+  local expired = grant[13] and not grant[6] and tonumber(grant[13]) <= now
+  if tonumber(grant[4]) > now or expired or paused_by(lane.queue, lane.tenant) then
     move(task, 'PENDING')
     due_add(lane, id, tonumber(grant[4]))
     redis.call('ZREM', WATCH, id)
@@ -149,9 +147,12 @@ local function read_stream(stream, most)
   local entries = reply and not reply.err and reply[1] and reply[1][2] or {}
   local started = 0
   for _, entry in ipairs(entries) do
-    if entry[2] and start(stream, entry[1], entry[2][2]) then started = started + 1 end
+    if entry[2] and start(stream, entry[1], entry[2][2]) then
+      started = started + 1
+      first_of[stream] = first_of[stream] or entry[2][2]
+    end
   end
-  if #entries < most then emptied[#emptied + 1] = stream end
+  if #entries < most then emptied[stream] = true end
   return #entries, started
 end
 
@@ -201,28 +202,59 @@ local function by_weight()
   end
 end
 
-if total > 1 then
-  by_weight()
-else
-  local _, streams = next(classes)
-  if streams then read_class(streams, slots) end
-end
-
--- A stream that was full and has room again goes back to the dispatchers.
-for _, streams in pairs(classes) do
-  for _, stream in ipairs(streams) do
-    if redis.call('SISMEMBER', FULL, stream) == 1 and room_in(stream) > 0 then
-      redis.call('SREM', FULL, stream)
-      enter_backlog(stream)
-      redis.call('SPUBLISH', WAKE, 'due 0')
+-- A strict queue gives its higher class all it wants before a lower one gets anything. Strict queues
+-- share the slots evenly, with all others together as one of them.
+local function serve_strict()
+  local parts = total > 0 and 1 or 0
+  for _ in pairs(strict) do parts = parts + 1 end
+  local share = math.max(1, math.floor(slots / parts))
+  for _, of in pairs(strict) do
+    local room = math.min(share, slots)
+    for _, class in ipairs(CLASSES) do
+      if of[class] and room > 0 then
+        local started = read_class(of[class], room)
+        room, slots = room - started, slots - started
+      end
     end
   end
 end
-for _, stream in ipairs(emptied) do redis.call('ZREM', UNREAD, stream) end
+
+if next(strict) then serve_strict() end
+if total > 1 then
+  if slots > 0 then by_weight() end
+else
+  local _, streams = next(classes)
+  if streams and slots > 0 then read_class(streams, slots) end
+end
+
+-- A stream that was full grows its window when it ran dry, and shrinks it when its entries waited for
+-- longer than WAIT_MS; with room again it goes back to the dispatchers.
+local function refill(stream)
+  if redis.call('SISMEMBER', FULL, stream) == 0 then return end
+  local window = window_of(stream)
+  local queued_ms = first_of[stream] and tonumber(redis.call('HGET', TASK .. first_of[stream], 'queued_ms')) or now
+  if emptied[stream] then
+    window = math.min(window * 2, WINDOW_MAX)
+  elseif now - queued_ms > WAIT_MS then
+    window = math.max(math.floor(window / 2), WINDOW_MIN)
+  end
+  if window ~= window_of(stream) then redis.call('HSET', shard .. ':window', stream, window) end
+  if room_in(stream) <= 0 then return end
+  redis.call('SREM', FULL, stream)
+  enter_backlog(stream)
+  redis.call('SPUBLISH', WAKE, 'due 0')
+end
+
+strict.others = classes
+for _, of in pairs(strict) do
+  for _, streams in pairs(of) do
+    for _, stream in ipairs(streams) do refill(stream) end
+  end
+end
+for stream in pairs(emptied) do redis.call('ZREM', UNREAD, stream) end
 if #watch > 0 then redis.call('ZADD', WATCH, unpack(watch)) end
 redis.call('HSET', me, 'call', call, 'grants', table.concat(granted))
 due_flush()
 ack_flush()
-verdict_flush()
 tell(now)
 return grants

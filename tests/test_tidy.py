@@ -9,6 +9,7 @@ import pytest
 from tasksched.model.states import EDGES
 from tasksched.store import scripts
 from tasksched.store.beats import SyncBeats
+from tasksched.store.limits import Limits
 from tasksched.store.protocol import Store
 from tasksched.store.reads import Reads
 from tasksched.store.schedules import Schedules
@@ -174,7 +175,7 @@ def test_every_include_is_included(path):
 
 @pytest.mark.parametrize("name", scripts.names())
 def test_every_script_has_a_method_and_a_test_of_its_name(name):
-    homes = (Store, Schedules, Reads, Sealed, SyncBeats)
+    homes = (Store, Schedules, Reads, Sealed, SyncBeats, Limits)
     assert any(hasattr(home, name) for home in homes)
     tests = list((ROOT / "tests").rglob("test_*.py"))
     assert any(re.search(rf"\b{name}\(", test.read_text()) for test in tests)

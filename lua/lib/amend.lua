@@ -1,5 +1,5 @@
 -- amend: what an edit changes in a record, given by the arguments lane, payload, options, expires,
--- lease and wants: '' leaves a field as it is, '=' empties it, '=text' sets it. Shared by edit and redrive.
+-- lease, wants and concurrency: '' leaves a field as it is, '=' empties it, '=text' sets it. Shared by edit and redrive.
 local AMEND_INLINE_MAX = 1024
 local amended, emptied = {}, {}
 
@@ -10,7 +10,7 @@ local function check_amendment(task)
   for name, text in pairs({ expires = expires, lease = lease }) do
     if text ~= '' and not string.match(text, '^=%d*$') then return name end
   end
-  for name, text in pairs({ payload = payload, options = options, wants = wants }) do
+  for name, text in pairs({ payload = payload, options = options, wants = wants, concurrency = concurrency }) do
     if text ~= '' and string.sub(text, 1, 1) ~= '=' then return name end
   end
   return nil, to_lane
@@ -33,6 +33,8 @@ local function amend(task, ...)
   amend_field('expires_ms', expires)
   amend_field('lease_ms', lease)
   amend_field('wants', wants)
+  amend_field('concurrency', concurrency)
+  if #concurrency > 1 then redis.call('SET', KEYED, '1') end
   if payload ~= '' then
     redis.call('DEL', BODY .. task.id)
     if #payload - 1 > AMEND_INLINE_MAX then

@@ -36,6 +36,8 @@ local function due_flush()
     if not earliest or batch.min < earliest then earliest = batch.min end
   end
   if not earliest then return end
+  for _, batch in ipairs(adding) do batch.lane.adding = nil end
+  adding = {}
   local head = redis.call('ZRANGE', LANES, 0, 0, 'WITHSCORES')[2]
   redis.call('ZADD', LANES, 'LT', unpack(lanes))
   if not head or earliest < tonumber(head) then

@@ -3,13 +3,13 @@
 -- Invariants: `open` holds the occurrences the rule made that have no verdict yet, `extra` those made
 -- by hand; a chain hangs either on its head, while that is open, or on `next_ms`; the run that is being
 -- caught up with (`catching`) is open, and stands outside of the overlap rule.
-local SCHEDULE, SCHEDULES, OPEN = shard .. ':schedule:', shard .. ':schedules', shard .. ':open:'
+local SCHEDULE, OPEN = shard .. ':schedule:', shard .. ':open:'
 local CATCHUP, LEDGER, EXTRA = shard .. ':catchup:', shard .. ':ledger:', shard .. ':extra:'
 local HELD_MS = 253402300799999   -- the due time of an occurrence that a pause holds: not in this age
 local LEDGER_MAX = 100
 local SCHEDULE_FIELDS = { 'status', 'version', 'generation', 'lane', 'payload', 'body', 'options', 'lease_ms', 'overlap',
   'held', 'head', 'number', 'delay_ms', 'after', 'runs', 'max_runs', 'end_ms', 'next_ms', 'jitter_ms', 'catching',
-  'last_ms', 'kind', 'op', 'held_next_ms', 'tzdata', 'wants' }
+  'last_ms', 'kind', 'op', 'held_next_ms', 'tzdata', 'wants', 'concurrency' }
 local schedules_read = {}
 
 -- ref is 'tenant:id'. Numbers stay text, as stored; `set` collects what schedule_flush writes.
@@ -109,6 +109,8 @@ local function make_occurrence(schedule, run, now)
   copy('options', schedule.options)
   copy('lease_ms', schedule.lease_ms)
   copy('wants', schedule.wants)
+  copy('concurrency', schedule.concurrency)
+  if schedule.concurrency then redis.call('SET', KEYED, '1') end
   copy('body', schedule.body)
   copy('missed', run.missed and run.missed > 0 and run.missed)
   copy('held_due_ms', run.held_due_ms)

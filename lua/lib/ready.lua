@@ -1,12 +1,14 @@
 -- ready: the only code that adds to the ready streams: the bounded window that workers read.
 local TAKE_BY_MS = 30000   -- a dispatched task nobody took is looked at again after this
-local WINDOW = 64          -- entries waiting in one stream, unless the dispatcher set another
+local WINDOW = 64          -- entries waiting in one stream at first; take adapts it to the drain
 local watching, take_by = {}, nil
 
 local function is_live(route, now) 
   local until_ms = tonumber(redis.call('ZSCORE', ROUTES, route))
   return until_ms ~= nil and until_ms > now
 end
+
+local function window_of(stream) return tonumber(redis.call('HGET', shard .. ':window', stream)) or WINDOW end
 
 -- How many more entries the stream's window takes. An entry of a running task stays in the stream
 -- until its verdict, but is pending in the group: it does not wait.
@@ -17,7 +19,7 @@ local function room_in(stream)
     local pending = redis.pcall('XPENDING', key, 'workers')
     length = length - (pending.err and 0 or pending[1])
   end
-  return (tonumber(redis.call('HGET', shard .. ':window', stream)) or WINDOW) - length
+  return window_of(stream) - length
 end
 
 local function lowest(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or 0 end

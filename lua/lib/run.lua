@@ -8,13 +8,13 @@ local unwatched = {}
 local function read_run(id)
   local key = TASK .. id
   local v = redis.call('HMGET', key, 'state', 'version', 'lane', 'fence', 'entry', 'cancel_requested', 'lost',
-    'attempt', 'payload', 'body', 'outcome', 'error', 'wants', 'extra')
+    'attempt', 'payload', 'body', 'outcome', 'error', 'wants', 'extra', 'concurrency')
   if not v[1] then return nil end
   return {
     id = id, key = key, state = v[1], version = tonumber(v[2]) or 1, lane = lane_of(v[3]), fence = v[4],
     entry = v[5], cancelled = v[6] == '1', lost = tonumber(v[7]) or 0, attempt = v[8],
     stored = RECORD_BYTES + #(v[9] or '') + (v[10] or 0) + (v[14] or 0), outcome = v[11], old_error = v[12] or '',
-    wants = v[13],
+    wants = v[13], concurrency = v[15],
     bytes = false, due_ms = false, will = false, state_after = false,
   }
 end

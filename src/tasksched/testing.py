@@ -52,6 +52,7 @@ from tasksched.runtime.sealing import executor_of
 from tasksched.runtime.threads import Threads
 from tasksched.runtime.ticker import fire_owed
 from tasksched.settings import Settings
+from tasksched.store.limits import Limits
 from tasksched.store.protocol import Grant, Release, Store
 from tasksched.store.schedules import Schedules
 
@@ -88,6 +89,7 @@ class Harness:
         self._session = session
         self._store: Store = session.store
         self._schedules = Schedules(session.store)
+        self._limits = Limits(session.store)
         self._bodies = session.bodies
         notify = Notices(session.store, session.bodies) if http else None
         self._executor = executor_of(
@@ -199,14 +201,19 @@ class Harness:
         is_reaped = False
         while True:
             done = await self._store.dispatch(shard)
+            if 0 <= done.expiry_ms <= self.now_ms:
+                await self._store.expire(shard)
+                continue
+            for ask in done.asks:
+                await self._limits.meet(shard, ask)
             if 0 <= done.owed_ms <= self.now_ms and any(await fire_owed(self._schedules, shard)):
                 continue
             if 0 <= done.watch_ms <= self.now_ms and not is_reaped:
                 is_reaped = await reap_overdue(self._store, shard) == 0
                 continue
-            if done.moved and 0 <= done.again_ms <= self.now_ms:
+            if (done.moved and 0 <= done.again_ms <= self.now_ms) or done.asks:
                 continue
-            planned = (done.again_ms, done.watch_ms, done.owed_ms)
+            planned = (done.again_ms, done.expiry_ms, done.watch_ms, done.owed_ms)
             return min((at_ms for at_ms in planned if at_ms > self.now_ms), default=NEVER_MS)
 
     # -- work -----------------------------------------------------------------------------------

@@ -128,6 +128,7 @@ class Audit:
         yield from self.streams_stand_in_one_place()
         yield from self.indexes_agree()
         yield from self.counters_are_recounts()
+        yield from self.limits_hold()
         yield from self.groups_are_recounts()
         yield from self.history_is_legal()
         yield from self.keys_are_known()
@@ -153,16 +154,19 @@ class Audit:
                 found[task_id].append(("entry", stream, entry, entries.pending.get(entry, "")))
         for task_id in self.watch:
             found[task_id].append(("watch",))
-        for index in ("done", "dead"):
-            for tenant, members in self.group(index).items():
-                for task_id, ended_ms in members.items():
-                    found[task_id].append((index, tenant, int(ended_ms)))
+        for index in ("done", "dead", "held", "withheld"):
+            for name, members in self.group(index).items():
+                for task_id, score in members.items():
+                    found[task_id].append((index, name, int(score)))
         return found
 
     @staticmethod
     def _expected_places(task_id: str, record: dict[str, str]) -> set[tuple[Any, ...]]:
         lane, state = record["lane"], record["state"]
         queue, priority, tenant, route = lane.split(":")
+        if state == "PENDING" and "held" in record:
+            due_ms, key = int(record["due_ms"]), record["concurrency"].split(":")[0]
+            return {("held", key, due_ms), ("withheld", tenant, due_ms)}
         if state == "PENDING":
             return {("due", lane, int(record["due_ms"]))}
         if state in HELD:
@@ -193,7 +197,7 @@ class Audit:
             head_ms = min(members.values())
             by_time = lane in lanes and lanes[lane] <= head_ms
             by_turn = tenant in self.group("turns").get(stream, {})
-            if not by_time and not by_turn:
+            if not by_time and not by_turn and lane not in self.one("parked"):
                 yield f"S1 lane {lane} (head {head_ms:.0f}) is not reachable: lanes {lanes.get(lane)}"
             if lane not in self.group("index").get(tenant, set()):
                 yield f"S22 lane {lane} is not in the index of its tenant"
@@ -206,11 +210,13 @@ class Audit:
     def streams_stand_in_one_place(self) -> Iterator[str]:
         """A stream with turns is served, full or parked: exactly one of them."""
         backlog, full, parked = (set(self.one(name)) for name in ("backlog", "full", "parked"))
+        parked = {name for name in parked if name.count(":") == 2}
         for stream in self.group("turns"):
             if (places := [stream in p for p in (backlog, full, parked)].count(True)) != 1:
                 yield f"S1 {stream} has turns and is in {places} of backlog, full and parked"
         for stream in (backlog & full) | (backlog & parked) | (full & parked):
             yield f"S1 {stream} is in more than one of backlog, full and parked"
+        parked = {name for name in self.one("parked") if name[0] != "!" and not name.startswith("k/")}
         if parked != (whys := set(self.one("parked:why"))):
             yield f"S22 parked {parked} but reasons for {whys}"
 
@@ -255,6 +261,13 @@ class Audit:
         for task_id, record in self.records.items():
             queue, _, tenant, _ = record["lane"].split(":")
             counted[f"{tenant}:{queue}:{record['state']}"] += 1
+            if record["state"] not in FINAL and queue != "notifications":
+                counted[f"p/{tenant}"] += 1
+            if record["state"] in HELD:
+                counted[f"t/{tenant}"] += 1
+                counted[f"q/{queue}"] += 1
+                if "concurrency" in record:
+                    counted[f"k/{record['concurrency'].split(':')[0]}"] += 1
             if record["state"] in FINAL:
                 counted[f"bytes:{tenant}"] += self._bytes(task_id, record)
         stored = {name: int(value) for name, value in self.one("counts").items()}
@@ -264,6 +277,14 @@ class Audit:
         for name, value in self.one("stats").items():
             if name.startswith("illegal:"):
                 yield f"S17 {name} was tried {value.decode()} times"
+
+    def limits_hold(self) -> Iterator[str]:
+        """No more tasks hold a permit than this shard was allotted."""
+        counts = {name: int(value) for name, value in self.one("counts").items()}
+        for limit, text in self.one("allot").items():
+            permits = int(text.split()[0])
+            if limit[0] != "p" and counts.get(limit, 0) > permits:
+                yield f"S20 {limit}: {counts[limit]} hold permits, {permits} are allotted"
 
     def groups_are_recounts(self) -> Iterator[str]:
         """Each dead letter counts in its cell, and stands in the index of its fingerprint."""

@@ -116,6 +116,8 @@ class Kit:
         return await self.store.announce(0, worker, ttl_ms, serves or usual)
 
     async def dispatch(self, limit: int = 200) -> Dispatched:
+        """As a scheduler does it: what has expired goes first."""
+        self.expired = (await self.store.expire(0))[0]
         return await self.store.dispatch(0, limit)
 
     async def take(

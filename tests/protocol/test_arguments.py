@@ -18,8 +18,8 @@ VALID: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "submit": (
         {},
         [
-            ("0123", "default:normal:default:charge", "+5", b"\x80", "", "", "", "", ""),
-            ("4567", "default:normal:default:charge", "77", b"", "", "f", 99, 1_000, "failed"),
+            ("0123", "default:normal:default:charge", "+5", b"\x80", "", "", "", "", "", ""),
+            ("4567", "default:normal:default:charge", "77", b"", "", "f", 99, 1_000, "failed", "ab:1"),
         ],
     ),
     "dispatch": ({"limit": 10}, []),
@@ -35,6 +35,11 @@ VALID: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "checkpoint": ({"id": RUN, "fence": FENCE, "value": b"\x01"}, []),
     "deliver": ({"tenant": "default"}, [("d1", "{}", b"\x80"), ("d2", "{}", b"x" * 3_000)]),
     "purge": ({"tenant": "default", "keyed_ms": 1, "unkeyed_ms": 1, "op": "o1"}, [(ID,), (RUN,)]),
+    "allot": ({"limit": "t/acme", "capacity": 3, "shards": 0}, [(0, 0, 0, 2, 5), (1, 0, 1, 0, 0)]),
+    "apportion": ({"limit": "t/acme", "permits": 3, "epoch": 5, "contended": 0, "short_ms": 0}, []),
+    "report": ({"limit": "t/acme"}, []),
+    "ration": ({"limit": "rt/acme", "per_kilo": 5_000, "want": 3}, []),
+    "credit": ({"limit": "rt/acme", "tokens": 3, "until_ms": 9, "next_ms": 9}, []),
     "configure": ({}, [("hooks:default", "1 failed")]),
     "put_record": ({"home": "ts:conf", "field": "hooks:default", "expected": 0, "value": b"failed"}, []),
     "reclaim": ({}, [(ID,), (RUN,)]),
@@ -44,7 +49,7 @@ VALID: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "edit": (
         {
             **ONE_TASK, "lane": "", "due": "+9", "payload": b"=x", "options": "={}",
-            "expires": "=99", "lease": "=99", "wants": "=failed",
+            "expires": "=99", "lease": "=99", "wants": "=failed", "concurrency": "=ab:2",
         },
         [],
     ),
@@ -52,7 +57,7 @@ VALID: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "redrive": (
         {
             **ONE_TASK, "due": "+0", "lane": "", "payload": b"", "options": "", "expires": "",
-            "lease": "", "wants": "",
+            "lease": "", "wants": "", "concurrency": "",
         },
         [],
     ),
@@ -64,6 +69,7 @@ VALID: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
         },
         [],
     ),
+    "expire": ({}, []),
     "overdue": ({"limit": 9}, []),
     "page": (
         {"newest": 0, "score": "", "id": "", "low": "-inf", "high": "+inf", "limit": 9},

@@ -61,7 +61,7 @@ async def test_what_is_set_can_be_unset(kit: Kit):
         {
             "id": task_id, "tenant": "default", "version": "", "lane": "", "due": "", "op": "a",
             "payload": "=", "options": "=", "expires": "=", "lease": "=",
-            "wants": "=",
+            "wants": "=", "concurrency": "=",
         },
     )  # fmt: skip
     assert {"state", "version", "lane", "due_ms", "created_ms", "op"} == kit.record(task_id).keys()
@@ -108,7 +108,7 @@ async def test_the_gauges_follow_a_task_to_its_new_queue(kit: Kit):
     task_id = await kit.task_in("QUEUED")
     await edit(kit, task_id, lane="mail:normal:default:charge")
     counts = {k: int(v) for k, v in kit.plain.hgetall(kit.keys.counts).items() if int(v)}
-    assert {b"default:mail:PENDING": 1} == counts
+    assert {b"default:mail:PENDING": 1, b"p/default": 1} == counts
 
 
 async def test_an_expiry_that_is_edited_decides(kit: Kit):

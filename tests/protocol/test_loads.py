@@ -50,7 +50,8 @@ async def test_finished_tasks_leave_no_trace_after_their_time(valkey):
     while more:
         _, more = await valkey.store.prune(0, "default", **LIMITS)
 
-    assert baseline == set(valkey.plain.keys())
+    # What a stream's window has come to stays as long as the stream (sweep).
+    assert baseline == set(valkey.plain.keys()) - {valkey.keys.window.encode()}
 
 
 async def test_retention_by_count_also_respects_bytes(valkey):

@@ -256,7 +256,7 @@ class Lives(RuleBasedStateMachine):
         """Until nothing is left to do now: then every due task of a live route is in a stream."""
         for _ in range(50):
             done = self.run(self.kit.dispatch(7))
-            if not done.moved and not done.expired and done.again_ms != done.now_ms:
+            if not done.moved and not self.kit.expired and done.again_ms != done.now_ms:
                 break
         else:
             raise AssertionError("the dispatcher never rests")
@@ -364,8 +364,8 @@ class Lives(RuleBasedStateMachine):
         assert grants == again
         for task_id, task in self.model.items():  # it may have met expired ones on its way
             met = task.state == "QUEUED" and task.expired(self.now)
-            if met and self.kit.state(task_id) == "FAILED":
-                task.to("FAILED")
+            if met and self.kit.state(task_id) == "PENDING":
+                task.to("PENDING")  # handed back, until a scheduler sees that it has expired
         return [grant.id for grant in grants]
 
     @precondition(lambda self: self.model)

@@ -8,12 +8,14 @@ from tests.protocol.kit import BROKEN, DAY_MS, DONE, LEASE_MS, RECURRING, Kit, l
 
 from tasksched.store import scripts
 from tasksched.store.beats import SyncBeats
+from tasksched.store.limits import Limits
 from tasksched.store.protocol import Beat, Edit, Store
 from tasksched.store.reads import Reads
 from tasksched.store.schedules import Schedules
 from tasksched.store.sealed import Sealed
 
 NAMES = scripts.names()
+LIMITS = ("allot", "apportion", "report", "ration", "credit")
 FLAGS = {
     # refused when memory is short
     "intake": {"submit", "edit", "redrive", "put_schedule", "trigger", "reseal"},
@@ -45,7 +47,9 @@ def test_every_script_says_what_it_is(name: str):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_script_has_a_method_of_its_name(name: str):
-    elsewhere = {"page": Reads, "present": SyncBeats, "reseal": Sealed}
+    elsewhere = {
+        "page": Reads, "present": SyncBeats, "reseal": Sealed, **dict.fromkeys(LIMITS, Limits)
+    }  # fmt: skip
     owner = elsewhere.get(name, Schedules if name in RECURRING else Store)
     assert callable(getattr(owner, name))
 

@@ -5,6 +5,7 @@ encoded bytes (``model.codec``). A route says which workers can run it: ``http``
 name with the version it was submitted for.
 """
 
+import hashlib
 from functools import lru_cache
 from typing import Any
 
@@ -59,6 +60,21 @@ class NoticeTarget(msgspec.Struct, frozen=True):
 Target = HandlerTarget | HttpTarget | NoticeTarget
 
 
+class Concurrency(msgspec.Struct, frozen=True):
+    """At most ``limit`` tasks of a tenant with this ``key`` run (or are about to) at a time."""
+
+    key: str
+    limit: int = 1
+
+
+def permit_key_of(tenant: str, concurrency: Concurrency | None) -> str:
+    """``hash:limit``, as scripts read it: no text of a user becomes part of a Redis key."""
+    if concurrency is None:
+        return ""
+    digest = hashlib.sha256(f"{tenant}\0concurrency\0{concurrency.key}".encode()).hexdigest()
+    return f"{digest[:24]}:{concurrency.limit}"
+
+
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a producer asks for, checked. Neither ``run_at_ms`` nor ``delay_ms`` means now."""
 
@@ -76,6 +92,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     notify: tuple[Receiver, ...] = ()
     delivery: Delivery | None = None
+    concurrency: Concurrency | None = None
     key: str | None = None
 
     @property
@@ -99,8 +116,14 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
                 tags=self.tags,
                 notify=self.notify,
                 delivery=self.delivery,
+                concurrency=self.concurrency,
             )
         )
+
+    @property
+    def permit_key(self) -> str:
+        """``hash:limit`` of its concurrency key; empty without one."""
+        return permit_key_of(self.tenant, self.concurrency)
 
     @property
     def wants(self) -> str:
@@ -117,6 +140,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     notify: tuple[Receiver, ...] = ()
     delivery: Delivery | None = None
+    concurrency: Concurrency | None = None
     cause: Cause | None = None
 
 
@@ -141,6 +165,8 @@ def encode_options(options: Options) -> str:
         found["notify"] = options.notify
     if options.delivery is not None:
         found["delivery"] = options.delivery
+    if options.concurrency is not None:
+        found["concurrency"] = options.concurrency
     if options.cause is not None:
         found["cause"] = options.cause.text
     return msgspec.json.encode(found).decode() if found else ""
@@ -150,6 +176,7 @@ def encode_options(options: Options) -> str:
 def decode_options(text: bytes) -> Options:
     raw = msgspec.json.decode(text)
     http, delivery, cause = raw.get("http"), raw.get("delivery"), raw.get("cause")
+    concurrency = raw.get("concurrency")
     return Options(
         http=msgspec.convert(http, HttpTarget) if http else None,
         retry=Retry.parse(raw["retry"], "/retry") if "retry" in raw else DEFAULT_RETRY,
@@ -157,6 +184,7 @@ def decode_options(text: bytes) -> Options:
         tags=tuple(raw.get("tags", ())),
         notify=msgspec.convert(raw.get("notify", ()), tuple[Receiver, ...]),
         delivery=msgspec.convert(delivery, Delivery) if delivery else None,
+        concurrency=msgspec.convert(concurrency, Concurrency) if concurrency else None,
         cause=Cause.parse(cause) if cause else None,
     )
 
@@ -204,6 +232,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     notify: tuple[Receiver, ...] = ()
     delivery: Delivery | None = None
+    concurrency: Concurrency | None = None
     reason: str | None = None
     fingerprint: str | None = None  # of the error of a FAILED task
     postponed: str | None = None  # why the last start was handed back: host_busy, circuit_open

@@ -24,7 +24,8 @@ from tasksched.errors import TaskschedError, Unavailable
 from tasksched.runtime.janitor import Janitor, Retention
 from tasksched.runtime.reaper import reap_overdue
 from tasksched.runtime.ticker import fire_owed
-from tasksched.store.protocol import Store
+from tasksched.store.limits import Limits
+from tasksched.store.protocol import Dispatched, Store
 from tasksched.store.schedules import Schedules
 from tasksched.store.wake import Listener
 
@@ -60,6 +61,7 @@ class ShardDriver:
         self._shard = shard
         self._look_ms = look_ms
         self._schedules = Schedules(store)
+        self._limits = Limits(store)
         self._woken = asyncio.Event()
         self.moved = 0
         self.fired = 0
@@ -85,7 +87,7 @@ class ShardDriver:
     async def tick(self) -> float:
         """Do what is due now; returns the ms after which there may be more."""
         asked = clock.mono()
-        done = await self._store.dispatch(self._shard)
+        done = await self._dispatched()
         self.moved += done.moved
         self.last_tick_ms = clock.mono_ms()
         wait_ms = float(self._look_ms)
@@ -97,6 +99,10 @@ class ShardDriver:
             wait_ms = min(wait_ms, await reap_overdue(self._store, self._shard) or HELD_LOOK_MS)
         elif done.watch_ms > 0:
             wait_ms = min(wait_ms, done.watch_ms - done.now_ms)
+        if done.asks or 0 <= done.expiry_ms <= done.now_ms:
+            wait_ms = 0
+        elif done.expiry_ms > 0:
+            wait_ms = min(wait_ms, done.expiry_ms - done.now_ms)
         if 0 <= done.owed_ms <= done.now_ms:
             fired, _ = await fire_owed(self._schedules, self._shard)
             self.fired += fired
@@ -105,6 +111,15 @@ class ShardDriver:
             wait_ms = min(wait_ms, done.owed_ms - done.now_ms)
         # The server's time was read somewhere within the call: half its length is the best guess.
         return max(wait_ms - (clock.mono() - asked) * 500, 0)
+
+    async def _dispatched(self) -> Dispatched:
+        """What expired goes first, so that a dispatch never sees it; limits are asked for at once."""
+        done = await self._store.dispatch(self._shard)
+        if 0 <= done.expiry_ms <= done.now_ms:
+            await self._store.expire(self._shard)
+        for ask in done.asks:
+            await self._limits.meet(self._shard, ask)
+        return done
 
     async def _sleep(self, wait_ms: float) -> None:
         if wait_ms <= 0 or self._woken.is_set():

@@ -75,6 +75,42 @@ class ShardKeys:
         return f"{self.shard}:full"
 
     @property
+    def allot(self) -> str:
+        """hash · limit → "permits epoch contended short_ms" that this shard has · apportion."""
+        return f"{self.shard}:allot"
+
+    @property
+    def freed(self) -> str:
+        """zset · limits and settings for which somebody may go on · verdicts, configure."""
+        return f"{self.shard}:freed"
+
+    @property
+    def tokens(self) -> str:
+        """hash · limit of a rate → "tokens until_ms" that this shard has · credit."""
+        return f"{self.shard}:tokens"
+
+    def blocked(self, what: str) -> str:
+        """set · parked streams and lanes that wait for a limit, a setting or a route · dispatch."""
+        return f"{self.shard}:blocked:{what}"
+
+    def held(self, key: str) -> str:
+        """zset · task → due_ms · those of a concurrency key that wait for its permit · dispatch."""
+        return f"{self.shard}:held:{key}"
+
+    def withheld(self, tenant: str) -> str:
+        """zset · task → due_ms · a tenant's held tasks, for lists · dispatch."""
+        return f"{self.shard}:withheld:{tenant}"
+
+    @property
+    def keyed(self) -> str:
+        """string · there are, or were, tasks with a concurrency key in this shard."""
+        return f"{self.shard}:keyed"
+
+    def limit(self, limit: str) -> str:
+        """hash · at the home of a limit: what each shard has and wants; a rate's tokens · allot, ration."""
+        return f"{self.shard}:limit:{limit}"
+
+    @property
     def parked(self) -> str:
         """zset · stream → ms at which to look again · streams that may not be served."""
         return f"{self.shard}:parked"
@@ -215,7 +251,7 @@ class ShardKeys:
 
     @property
     def conf(self) -> str:
-        """hash · weight:<tenant> → "version weight", hooks:<tenant> → "version events" · configure."""
+        """hash · queue:, tenant:, share:, hooks:<…>, all → "version words" · configure."""
         return f"{self.shard}:conf"
 
     @property

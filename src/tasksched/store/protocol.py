@@ -25,6 +25,7 @@ from tasksched.store.replies import (
     Swept,
     beat_rows,
     changed_of,
+    dispatched_of,
     grant_of,
     opt,
     overdue_of,
@@ -88,7 +89,7 @@ class Store:
         rows = [
             (
                 task_id, spec.lane, spec.due, spec.payload, spec.options, fingerprint,
-                opt(spec.expires_at_ms), opt(spec.lease_ms), spec.wants,
+                opt(spec.expires_at_ms), opt(spec.lease_ms), spec.wants, spec.permit_key,
             )
             for task_id, spec, fingerprint in tasks
         ]  # fmt: skip
@@ -184,7 +185,12 @@ class Store:
 
     async def dispatch(self, shard: int, limit: int = DISPATCH_MAX) -> Dispatched:
         reply = await self.gateway.run("dispatch", self._values(shard, limit=limit))
-        return Dispatched(*reply)
+        return dispatched_of(reply)
+
+    async def expire(self, shard: int) -> tuple[int, int]:
+        """Fail what expired before its first start: how many, and when the next one is due to."""
+        reply = await self.gateway.run("expire", self._values(shard))
+        return reply[0], reply[1]
 
     async def overdue(self, shard: int, limit: int = BATCH_MAX) -> tuple[bool, list[Overdue]]:
         """Whether leases are held (an outage just ended), and what must be looked at."""

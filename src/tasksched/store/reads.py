@@ -215,7 +215,7 @@ class Reads:
         return {
             "now_ms": self._store.now_ms or now_ms,
             "live": live is not None and float(live) > (self._store.now_ms or now_ms),
-            "parked": why.decode() if parked is not None and why else None,
+            "parked": why.decode().partition(" ")[0] if parked is not None and why else None,
             "full": bool(full),
             "ahead": rank,
             "in_stream": length,
@@ -324,6 +324,7 @@ def task_of(task_id: str, raw: dict[str, Any]) -> Task:
         tags=options.tags,
         notify=options.notify,
         delivery=options.delivery,
+        concurrency=options.concurrency,
         fingerprint=raw["failure"].decode() if raw["failure"] else None,
         postponed=raw["postponed"].decode() if raw["postponed"] else None,
         is_deferred=raw["deferred"] is not None and raw["state"] == b"RUNNING",

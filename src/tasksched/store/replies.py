@@ -48,13 +48,25 @@ class Grant(NamedTuple):
         return self.lane.split(":", 3)[2]
 
 
+class Ask(NamedTuple):
+    """What a shard asks the home of a limit: ``want`` more, or nothing, having given some back."""
+
+    limit: str
+    capacity: float  # permits there are, or tokens a second; 0 = as it was
+    permits: int  # the shard has
+    epoch: int
+    want: int
+    head_ms: int
+
+
 class Dispatched(NamedTuple):
     now_ms: int
     moved: int
     again_ms: int  # call again then; -1 = when woken
-    expired: int
+    expiry_ms: int  # the next task expires then; -1 = none
     watch_ms: int  # the watch index wants a look then; -1 = never
     owed_ms: int  # a schedule owes something then; -1 = none
+    asks: tuple[Ask, ...] = ()
 
 
 class Overdue(NamedTuple):
@@ -114,6 +126,7 @@ class Edit:
     expires_never: bool = False
     lease_ms: int | None = None
     wants: str | None = None
+    concurrency: str | None = None
 
     def values(self) -> dict[str, Arg]:
         """As the scripts read it: ``=value``, ``=`` for none, empty for unchanged."""
@@ -127,7 +140,17 @@ class Edit:
             "expires": expires,
             "lease": "" if self.lease_ms is None else f"={self.lease_ms}",
             "wants": "" if self.wants is None else f"={self.wants}",
+            "concurrency": "" if self.concurrency is None else f"={self.concurrency}",
         }
+
+
+def dispatched_of(reply: list[Any]) -> Dispatched:
+    asks = [
+        Ask(name.decode(), float(capacity), permits, epoch, want, head_ms)
+        for name, capacity, permits, epoch, want, head_ms in reply[6:]
+    ]
+    now_ms, moved, again_ms, expiry_ms, watch_ms, owed_ms = reply[:6]
+    return Dispatched(now_ms, moved, again_ms, expiry_ms, watch_ms, owed_ms, tuple(asks))
 
 
 def opt(value: int | None) -> Arg:

@@ -50,6 +50,7 @@ def read_schedule(ref: str, raw: dict[str, Any]) -> Schedule:
         lease_ms=read_int(raw["lease_ms"]),
         tags=options.tags,
         notify=options.notify,
+        concurrency=options.concurrency,
     )
     overlap: Any = (raw["overlap"] or b"skip").decode()
     after: Any = (raw["after"] or b"terminal").decode()

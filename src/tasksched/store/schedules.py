@@ -158,6 +158,7 @@ class Schedules:
             options=template.options,
             lease_ms=opt(template.lease_ms),
             wants=template.wants,
+            concurrency=template.permit_key,
             next_ms=opt(next_ms),
             fingerprint=fingerprint,
             tzdata=TZDATA_VERSION if is_zoned(rule) else "",

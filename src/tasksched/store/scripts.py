@@ -11,6 +11,7 @@ copy inside the wheel.
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,9 @@ _HOMES = (_PACKAGE.parent.parent / "lua", _PACKAGE / "_lua")
 
 _SLOT = re.compile(r"^-- (KEYS|ARGV|ROWS)?\s+(\w+)\s+(hash|zset|stream|int|str|bytes|opt)\b")
 _INCLUDE = re.compile(r"^-- @include (\S+)$")
+_FUNCTION = re.compile(r"^local function (\w+)\(")
+_CONSTANT = re.compile(r"^local (\w+(?:, \w+)*)\b")
+_WORD = re.compile(r"\w+")
 _END = re.compile(r"^-- (REPLY|ERR|COST|@include)|^--$")
 
 Arg = str | bytes | int
@@ -73,9 +77,8 @@ def compile_script(name: str, folder: Path) -> Script:
         raise ValueError(f"{name}.lua does not begin with #!lua")
     slots, includes = _header(name, body)
     parts = [shebang, *_locals(slots)]
-    for include in includes:
-        parts.append((folder / f"{include}.lua").read_text())
-    parts.append(body)
+    shared = "\n".join((folder / f"{include}.lua").read_text() for include in includes)
+    parts += [_needed(shared, body), body]
     source = "\n".join(parts)
     return Script(
         name=name,
@@ -86,6 +89,43 @@ def compile_script(name: str, folder: Path) -> Script:
         sha=hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest(),
         reads_only="no-writes" in shebang,
     )
+
+
+def _needed(shared: str, body: str) -> str:
+    """The shared text without the functions and constants that this script does not use.
+
+    Every call runs all definitions again, and Lua allows 200 of them; so only what is needed stays.
+    """
+    chunks = _chunks(shared)
+    while True:
+        words = Counter(_WORD.findall(body))
+        own = [(names, Counter(_WORD.findall(text))) for names, text in chunks]
+        for _, used in own:
+            words.update(used)
+        kept = [
+            chunk
+            for chunk, (names, used) in zip(chunks, own, strict=True)
+            if not names or any(words[name] > used[name] for name in names)
+        ]
+        if len(kept) == len(chunks):
+            return "".join(text for _, text in kept)
+        chunks = kept
+
+
+def _chunks(shared: str) -> list[tuple[tuple[str, ...], str]]:
+    """Top-level definitions with the names they define; no names for what must stay."""
+    chunks: list[tuple[tuple[str, ...], str]] = []
+    for line in shared.splitlines(keepends=True):
+        if found := _FUNCTION.match(line):
+            chunks.append(((found[1],), line))
+        elif found := _CONSTANT.match(line):
+            chunks.append((tuple(found[1].split(", ")), line))
+        elif chunks and (line[0] in " \t}" or line.startswith("end")):
+            names, text = chunks[-1]
+            chunks[-1] = (names, text + line)
+        else:
+            chunks.append(((), line))
+    return chunks
 
 
 def _header(name: str, body: str) -> tuple[dict[str, list[tuple[str, str]]], list[str]]:

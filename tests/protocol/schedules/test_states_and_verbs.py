@@ -235,7 +235,7 @@ PUT = {
     "ref": REF, "expected": 1, "created_ms": "<now>", "op": "o", "kind": "interval",
     "rule": '{"interval":"1m"}', "policy": "", "overlap": "", "after": "", "owner": "",
     "delay_ms": 5, "jitter_ms": 5, "end_ms": 5, "max_runs": 5, "lane": "a:normal:default:charge",
-    "payload": b"=x", "options": "", "lease_ms": 5, "wants": "", "next_ms": "<later>", "fingerprint": "f",
+    "payload": b"=x", "options": "", "lease_ms": 5, "wants": "", "concurrency": "", "next_ms": "<later>", "fingerprint": "f",
     "tzdata": "",
 }  # fmt: skip
 VALID: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
