@@ -16,9 +16,13 @@ QUOTED = "p%40ss%3Aword"
 EVERYTHING = "+".join(ROLES)
 
 
+def is_asked_for() -> bool:
+    return os.environ.get("TASKSCHED_TEST_ACL") == "1"
+
+
 def of_roles(url: str) -> str:
     """``url``, or that of the user of every role where TASKSCHED_TEST_ACL asks for it."""
-    return user_url(url, EVERYTHING) if os.environ.get("TASKSCHED_TEST_ACL") == "1" else url
+    return user_url(url, EVERYTHING) if is_asked_for() else url
 
 
 def user_url(url: str, roles: str, namespace: str = "ts", *extra: str) -> str:
@@ -27,7 +31,9 @@ def user_url(url: str, roles: str, namespace: str = "ts", *extra: str) -> str:
     with redis.Redis.from_url(url) as client:
         is_7_0 = str(client.info("server")["redis_version"]).startswith("7.0.")
         rules = rules_of(roles_of(roles), namespace, for_7_0=is_7_0)
-        client.execute_command("ACL", "SETUSER", name, "reset", "on", f">{PASSWORD}", *rules, *extra)
+        client.execute_command(
+            "ACL", "SETUSER", name, "reset", "on", f">{PASSWORD}", *rules, *extra
+        )
     parts = urlsplit(url)
     return f"{parts.scheme}://{name}:{QUOTED}@{parts.netloc}{parts.path}"
 

@@ -100,7 +100,8 @@ def _version(info: dict[str, str]) -> Finding:
         return Finding("ok", "version", f"{make} {version}")
     text = f"{make} {version} as its makers left it lets Lua code take over the server"
     if (major, minor) in floors:
-        return Finding("warn", "version", f"{text}; {major}.{minor}.{floors[major, minor]} does not")
+        mended = f"{major}.{minor}.{floors[major, minor]}"
+        return Finding("warn", "version", f"{text}; {mended} does not")
     return Finding("warn", "version", f"{text}: use a newer one, or a distribution that mends it")
 
 

@@ -146,10 +146,10 @@ class Gateway:
                 return await self._evaluate(found, packed)
             except RedisError as error:
                 meant = meaning(error)
-                if is_unknown and isinstance(meant, Overloaded):  # it may have been done before
-                    meant = Unavailable(meant.detail, **meant.extra)
                 # Waiting here for memory would only add load: whoever asked may do that.
                 is_final = not meant.retryable or isinstance(meant, Overloaded)
+                if is_unknown and isinstance(meant, Overloaded):  # it may have been done before
+                    meant = Unavailable(meant.detail, **meant.extra)
                 if is_final or clock.mono_ms() + wait_s * 1000 > until_ms:
                     raise meant from error
             self.replays += 1
