@@ -1,6 +1,6 @@
 """Refusals for now: whoever is told "later" comes later, spread out, and not for ever."""
 
-import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -15,6 +15,7 @@ from tasksched.client.direct import Direct
 from tasksched.client.patience import Patience, details_of, retry_after_ms
 from tasksched.commands.session import Session
 from tasksched.errors import TaskschedError
+from tasksched.model import codec
 from tasksched.model.task import Created, TaskSpec
 
 pytestmark = pytest.mark.anyio
@@ -68,13 +69,16 @@ async def test_pauses_are_spread_and_never_before_what_was_asked(time: Time):
 
 async def test_nobody_waits_past_the_deadline(time: Time):
     waited = Patience(1_200)
-    with pytest.raises(RateLimited):
-        for _ in range(100):
+    tries = 0
+    with contextlib.suppress(RateLimited):
+        while tries < 100:
             await waited.pause(LATER)
+            tries += 1
+    assert tries in {1, 2}
     assert time.now_ms <= 1_200
     with pytest.raises(RateLimited):
         await Patience(60_000).pause(RateLimited(retry_after_ms=61_000))
-    assert 2 >= len(time.slept)
+    assert tries == len(time.slept)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +158,7 @@ class Stingy:
         return [*made, *[LATER] * (len(specs) - len(made))]
 
 
-async def test_many_slow_down_and_all_arrive_once_in_order(
-    direct: Stage, time: Time
-):
+async def test_many_slow_down_and_all_arrive_once_in_order(direct: Stage, time: Time):
     stingy: Any = Stingy(direct.backend, 2)
     with direct.app.using(stingy):
         tasks = await direct.app.submit_many(direct.add.call(n) for n in range(35))
@@ -167,10 +169,8 @@ async def test_many_slow_down_and_all_arrive_once_in_order(
 
 
 def _first(payload: bytes) -> Any:
-    from tasksched.model import codec  # noqa: PLC0415
-
-    found: Any = codec.decode(payload)
-    return found["args"][0] if isinstance(found, dict) else found[0]
+    args: Any = codec.decode(payload)
+    return args["args"][0] if isinstance(args, dict) else args[0]
 
 
 async def test_many_give_up_where_nothing_is_accepted_any_more(direct: Stage, time: Time):
@@ -206,4 +206,3 @@ async def test_the_client_over_redis_waits_for_memory(session: Session, time: Ti
         await stage.add.submit(1)
     assert (3, 1) == (full.tries, await stage.count())
     assert 2 <= sum(time.slept)
-    await asyncio.sleep(0)

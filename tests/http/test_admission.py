@@ -1,17 +1,28 @@
 """The memory budget: what is new is refused early, what was accepted goes on, looks are few."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from redis import exceptions
 from tests.http.conftest import CHARGE, JSON, Rig, assert_problem, open_rig
 from tests.servers import ServerProcess
 
 from tasksched.commands.admission import LOOK_MS, Admission
-from tasksched.errors import MemoryBudget, Unavailable
+from tasksched.errors import Invalid, MemoryBudget, Unavailable
+from tasksched.model import ids
+from tasksched.model.durations import parse_duration
+from tasksched.model.notify import NOTIFY_ROUTE
+from tasksched.model.outcome import Outcome, error_info
+from tasksched.settings import from_environment
+from tasksched.store.connect import Gateway
+from tasksched.store.protocol import Release, Store
 
 pytestmark = pytest.mark.anyio
 
+AGAIN = Outcome(kind="FAILED", retry_ms=0, error=error_info("OSError", "later"))
+STOPPED = Outcome(kind="CANCELLED")
 NIGHTLY = {"target": CHARGE, "cron": "0 3 * * *", "timezone": "UTC"}
 CREATES: list[tuple[str, str, Any]] = [
     ("POST", "/tasks", {"target": CHARGE}),
@@ -115,6 +126,34 @@ async def test_a_look_that_fails_refuses_nobody_and_is_not_repeated_at_once(
     assert [True, True, 1] == [await accepts(found), await accepts(found), info.asked]
 
 
+class Away:
+    """A client of a server that loses a reply and then has no memory any more."""
+
+    def __init__(self, *answers: Exception) -> None:
+        self.answers = list(answers)
+
+    async def execute_command(self, *_: object) -> None:
+        raise self.answers.pop(0)
+
+
+async def test_a_refusal_after_a_lost_reply_does_not_say_that_nothing_was_done():
+    oom = exceptions.ResponseError("OOM command not allowed when used memory > 'maxmemory'.")
+    values: dict[str, Any] = {"clock": "{ts:0}:clock", "now_ms": 0}
+    lost = exceptions.ConnectionError("lost")
+    for answers, kind in (([oom], MemoryBudget), ([lost, oom], Unavailable)):
+        with pytest.raises(Unavailable, match="out of memory") as refused:
+            await Gateway(Away(*answers)).run("submit", values)
+        assert type(refused.value) is kind
+
+
+def test_the_share_of_the_budget_is_a_number_below_one():
+    read = from_environment(parse_duration, {"TASKSCHED_MEMORY_REFUSE": "0.8"})
+    assert 0.8 == read.memory_refuse
+    for wrong in ("nan", "1.5", "most", "-1"):
+        with pytest.raises(Invalid):
+            from_environment(parse_duration, {"TASKSCHED_MEMORY_REFUSE": wrong})
+
+
 @pytest.fixture
 async def tight(redis_server: ServerProcess) -> AsyncIterator[Rig]:
     """The API over each server, with a task and a recurring task, and a dead letter."""
@@ -138,7 +177,7 @@ async def fill(rig: Rig, share: float) -> None:
     rig.session.admission._looked_ms = None
 
 
-@pytest.mark.parametrize(("verb", "path", "body"), CREATES, ids=lambda v: v if v else None)
+@pytest.mark.parametrize(("verb", "path", "body"), CREATES, ids=lambda v: v or None)
 async def test_what_is_new_is_refused_as_a_problem(tight: Rig, verb: str, path: str, body: Any):
     await fill(tight, 0.95)
     answer = await tight.ask(verb, path, body)
@@ -159,12 +198,52 @@ async def test_what_was_accepted_goes_on_and_then_there_is_room_again(tight: Rig
     waiting = await tight.make(delay="1h")
     due = await tight.make()
     await fill(tight, 1.2)
-    assert 200 == (await tight.ask("POST", f"/tasks/{waiting}/cancel", Content_Type=JSON)).status_code
+    assert (
+        200 == (await tight.ask("POST", f"/tasks/{waiting}/cancel", Content_Type=JSON)).status_code
+    )
     await tight.finish(await tight.start())
     assert "SUCCESS" == (await tight.show(due))["status"]
     assert_problem(await tight.ask("POST", "/tasks", {"target": CHARGE}), 503)
     await fill(tight, 0.5)
     await tight.make()
+
+
+async def test_a_full_server_is_drained_to_the_end(tight: Rig):
+    """Real OOM: not one write that is not needed would pass, and nothing stays behind."""
+    store, tenant = tight.session.store, "default"
+    told = {"notify": [{"url": "https://example.com/hook", "events": ["task.succeeded"]}]}
+    made = {name: await tight.make(**told) for name in ("ends", "fails", "handed", "stopped")}
+    waiting = [await tight.make(delay="1h") for _ in range(2)]
+    await tight.session.gateway.command("CONFIG", "SET", "maxmemory", 1)
+    assert_problem(await tight.ask("POST", "/tasks", {"target": CHARGE}), 503)
+
+    runs = {grant.id: (shard, grant) for shard, grant in await tight.start()}
+    await tight.finish([runs[made["ends"]]])
+    await tight.finish([runs[made["fails"]]], AGAIN)
+    shard, grant = runs[made["handed"]]
+    assert ["PENDING"] == await store.release(shard, [Release(grant.id, grant.fence, 0, "busy")])
+    assert 202 == (await tight.ask("POST", f"/tasks/{made['stopped']}/cancel")).status_code
+    await tight.finish([runs[made["stopped"]]], STOPPED)
+    assert 200 == (await tight.ask("POST", f"/tasks/{waiting[0]}/cancel")).status_code
+    assert 200 == (await tight.ask("POST", f"/tasks/{waiting[1]}/run-now")).status_code
+    await tight.finish(await tight.start())
+
+    notices = await tight.start(NOTIFY_ROUTE)
+    assert 3 == len(notices)  # of the three that succeeded after all
+    for number, (shard, grant) in enumerate(notices):
+        row = (ids.mint(shard, number), "{}", b"\x80")
+        assert 1 == await store.deliver(shard, grant.tenant, [row])
+    await tight.finish(notices)
+    for path in ("/tasks", f"/tasks/{made['ends']}"):
+        assert 200 == (await tight.ask("GET", path)).status_code
+    await asyncio.gather(*(_prune(store, shard, tenant) for shard in range(store.shards)))
+    counts = await tight.services.system.counts(tenant)
+    assert {0} == {0, *counts.by_queue.get("default", {}).values()}
+
+
+async def _prune(store: Store, shard: int, tenant: str) -> None:
+    limits = {"done_ms": 0, "dead_ms": 0, "count_max": 0, "bytes_max": 0}
+    await store.prune(shard, tenant, **limits, keyed_ms=1, unkeyed_ms=1, limit=1_000)
 
 
 async def test_health_and_metrics_tell(tight: Rig):

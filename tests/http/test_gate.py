@@ -45,7 +45,7 @@ async def test_creates_that_would_wait_too_long_are_refused_at_once(
     server.pause()
     first = [asyncio.create_task(rig.ask("POST", "/tasks", TASK)) for _ in range(5)]
     await asyncio.sleep(0.5)  # a look that is not answered, and then the slowness itself
-    for path, body in (("/tasks", TASK), ("/tasks/batch", [TASK])):
+    for path, body in (("/tasks", TASK), ("/v1/tasks", TASK), ("/tasks/batch", [TASK])):
         answer = await asyncio.wait_for(rig.ask("POST", path, body), 1)
         problem = assert_problem(answer, 503)
         assert "OVERLOADED" == problem["code"]
@@ -94,9 +94,7 @@ async def test_reads_are_bounded_too(frozen: tuple[Rig, ServerProcess]):
 async def test_who_waits_for_a_result_takes_no_place(rig: Rig):
     settings = {"api_slow_ms": SLOW_MS, "api_waiting_max": 4}
     narrow, session = await open_rig(rig.session.settings.url, **settings)
-    waiting = [
-        asyncio.create_task(narrow.ask("POST", "/tasks?wait=20", TASK)) for _ in range(3)
-    ]
+    waiting = [asyncio.create_task(narrow.ask("POST", "/tasks?wait=20", TASK)) for _ in range(3)]
     await asyncio.sleep(3 * SLOW_MS / 1000)
     assert [False] * 3 == [each.done() for each in waiting]
     await narrow.make()
@@ -123,6 +121,32 @@ async def test_a_slow_uploader_holds_up_nobody(rig: Rig):
     assert 201 == (await slow).status_code
     await narrow.http.aclose()
     await session.close()
+
+
+async def test_bodies_that_end_all_at_once_do_not_get_past_the_bound(
+    frozen: tuple[Rig, ServerProcess],
+):
+    rig, server = frozen
+    go_on = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b'{"target": '
+        await go_on.wait()
+        yield b'{"type": "handler", "name": "charge"}}'
+
+    headers = {"Content-Type": "application/json"}
+    sending = [
+        asyncio.create_task(rig.http.post("/tasks", content=slowly(), headers=headers))
+        for _ in range(2 * MOST)
+    ]
+    await asyncio.sleep(0.1)
+    server.pause()
+    go_on.set()
+    await asyncio.sleep(0.1)
+    assert MOST * 0.75 == len([each for each in sending if not each.done()])
+    server.resume()
+    found = Counter([(await each).status_code for each in sending])
+    assert {201: MOST * 0.75, 503: MOST * 1.25} == found
 
 
 async def test_a_slow_redis_is_noticed_through_the_calls_of_a_batch(

@@ -44,7 +44,12 @@ class Admission:
     """Whether something new may come in. One per process; safe for concurrent use in one loop."""
 
     def __init__(
-        self, gateway: Gateway, *, budget: int, refuse: float, now: Callable[[], int] = clock.mono_ms
+        self,
+        gateway: Gateway,
+        *,
+        budget: int,
+        refuse: float,
+        now: Callable[[], int] = clock.mono_ms,
     ) -> None:
         self._gateway = gateway
         self._budget = budget

@@ -65,9 +65,7 @@ class Gate:
             self._refusals.note(error)
             raise
 
-    async def _create(
-        self, scope: Scope, receive: Receive, send: Send, *, is_long: bool
-    ) -> None:
+    async def _create(self, scope: Scope, receive: Receive, send: Send, *, is_long: bool) -> None:
         self._require_speed()
         await self._admission.admit()
         turn = object()
