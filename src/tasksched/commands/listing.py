@@ -123,12 +123,11 @@ class _Walk:
 
     async def _indexes(self, number: int, states: frozenset[State]) -> dict[int, list[str]]:
         """Shard → the indexes that hold what the phase looks for."""
-        lanes = await self._reads.lanes(self._query.tenant)
         if number == _PENDING:
-            return {
-                shard: [f"due:{lane}" for lane in found if _lane_matches(lane, self._query)]
-                for shard, found in lanes.items()
-            }
+            return await self._reads.waiting_indexes(
+                self._query.tenant, lambda lane: _lane_matches(lane, self._query)
+            )
+        lanes = await self._reads.lanes(self._query.tenant)
         if number < _PENDING:
             return {shard: ["watch"] for shard in lanes}
         names = [f"dead:{self._query.tenant}"] if "FAILED" in states else []

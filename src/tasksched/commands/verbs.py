@@ -2,7 +2,8 @@
 
 Each call carries a name made of the operation and the task, and the version that was planned where a
 second time would do harm: so a batch that is done again, because the process that did it died before it
-could say so, moves nothing twice and is counted alike.
+could say so, moves nothing twice and is counted alike. Invariant: what has moved on since it was planned
+and is not asked for any more stays as it is.
 """
 
 import asyncio
@@ -11,20 +12,21 @@ from typing import Any, Final, NamedTuple
 
 from tasksched.commands.removal import Memory, Removal
 from tasksched.commands.tasks import UNSET, Changes, edit_of
-from tasksched.errors import Conflict, Invalid, NotFound
+from tasksched.errors import Conflict, Invalid, NotFound, PreconditionFailed
 from tasksched.model.ids import shard_of
 from tasksched.model.operation import Operation
 from tasksched.model.retry import Retry
+from tasksched.model.task import Task
 from tasksched.store.protocol import Store
 from tasksched.store.reads import Reads
 
-EDIT_TRIES: Final = 5
+TRIES: Final = 5
 AT_ONCE: Final = 16
 """So many tasks of a batch are in flight together."""
 
 BULK_FIELDS: Final = (
     "run_at_ms", "delay_ms", "queue", "priority", "retry", "timeout_ms", "lease_ms",
-    "expires_at_ms", "tags",
+    "expires_at_ms", "tags", "concurrency_key", "concurrency_limit",
 )  # fmt: skip
 """What many tasks can have changed together: no payload and no target, which are each task's own."""
 
@@ -116,15 +118,25 @@ class Verbs:
 
     async def _cancel(self, one: _One) -> bool | None:
         shard, tenant = _shard(one.task_id, self._store), one.operation.tenant
-        changed = await self._store.cancel(shard, one.task_id, tenant, None, op=one.op)
-        return changed.word in {"cancelled", "requested"}
+        version = one.version
+        for _ in range(TRIES):
+            changed = await self._store.cancel(shard, one.task_id, tenant, version, op=one.op)
+            if changed.word != "version":
+                return changed.word in {"cancelled", "requested"}
+            task = await self._asked_for(one)
+            if task is None:
+                return False
+            version = task.version
+        return False
 
     async def _edit(self, one: _One) -> bool | None:
         shard, tenant = _shard(one.task_id, self._store), one.operation.tenant
         changes = unpacked(one.operation.changes or {})
-        for _ in range(EDIT_TRIES):
-            task = await self._reads.task(one.task_id, bodies=False)
-            if task is None or task.tenant != tenant:
+        for _ in range(TRIES):
+            task = await self._asked_for(one)
+            if task is None:
+                return False
+            if _lacks_key(task, changes):
                 return False
             edit = edit_of(task, changes)
             changed = await self._store.edit(
@@ -138,13 +150,34 @@ class Verbs:
         return False
 
     async def _delete(self, one: _One) -> bool | None:
-        try:
-            await self._removal.delete(one.operation.tenant, one.task_id, op=one.op)
-        except NotFound:
-            return one.again
-        except Conflict:
-            return False
-        return True
+        tenant = one.operation.tenant
+        for _ in range(TRIES):
+            task = await self._asked_for(one)
+            if task is None:
+                return one.again and await self._reads.task(one.task_id, bodies=False) is None
+            try:
+                await self._removal.delete(tenant, one.task_id, version=task.version, op=one.op)
+            except PreconditionFailed:
+                continue
+            except NotFound:
+                return one.again
+            except Conflict:
+                return False
+            return True
+        return False
+
+    async def _asked_for(self, one: _One) -> Task | None:
+        """The task as it is, if it is still one of those; what was done before need not be any more."""
+        task = await self._reads.task(one.task_id, bodies=False)
+        if task is None or task.tenant != one.operation.tenant:
+            return None
+        return task if one.again or one.operation.filter.matches(task) else None
+
+
+def _lacks_key(task: Task, changes: Changes) -> bool:
+    """Whether a limit is asked for, and the task has no concurrency key that it could be of."""
+    is_alone = changes.concurrency_key is UNSET and changes.concurrency_limit is not UNSET
+    return is_alone and task.concurrency is None
 
 
 def _shard(task_id: str, store: Store) -> int:

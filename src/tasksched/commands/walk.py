@@ -160,12 +160,9 @@ class _Walk:
     async def _indexes(self, states: frozenset[State]) -> dict[int, list[str]]:
         """Shard → the indexes that hold what the phase looks for."""
         plan = self._plan
-        lanes = await self._reads.lanes(plan.tenant)
         if states <= {"PENDING"}:
-            return {
-                shard: [f"due:{lane}" for lane in found if plan.filter.fits_lane(lane)]
-                for shard, found in lanes.items()
-            }
+            return await self._reads.waiting_indexes(plan.tenant, plan.filter.fits_lane)
+        lanes = await self._reads.lanes(plan.tenant)
         if not states <= FINAL:
             return {shard: ["watch"] for shard in lanes}
         indexes = []
