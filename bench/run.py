@@ -29,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--aof", choices=AOF, help="else as the question wants it")
     parser.add_argument("--peer", choices=PEERS, help="drain: another product in the same run")
     parser.add_argument("--pin", action="store_true", help="create, life: a core each")
+    parser.add_argument("--tasks", type=int, help="burst, fair: how many, else as the length says")
     parser.add_argument("--keep", action="store_true", help="append to bench/results/")
     given = parser.parse_args(arguments)
     job = Job(
@@ -38,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         aof=given.aof,
         peer=given.peer,
         pin=given.pin,
+        tasks=given.tasks,
     )
     try:
         result = importlib.import_module(f"bench.scenarios.{job.scenario}").run(job)

@@ -45,7 +45,9 @@ for at = 1, rows do
   if not holder or epoch > holder.epoch then
     holders[number] = { permits = permits, epoch = epoch, told = false }
   elseif epoch == holder.epoch then
-    holder.permits = permits
+    -- Under one epoch a shard only ever has fewer: what says more is older, and came late. Before it was
+    -- told of anything it has what it uses.
+    holder.permits = (epoch == 0 and math.max or math.min)(holder.permits, permits)
   end
   asking[number] = true
   waiters[number] = want > 0 and { want = want, head_ms = head_ms, at_ms = now } or nil

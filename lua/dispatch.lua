@@ -11,9 +11,10 @@
 --
 -- Fairness is start-time fair queueing: `turns:<stream>` holds the tenants that have due tasks,
 -- scored by the service they have had divided by their weight; the lowest is served next. A
--- newcomer starts at the lowest score present, so idling earns nothing. A stream that may not be
--- served (window full, no live worker for its route, paused, at its limit) leaves `backlog`, a lane of
--- a tenant that may not go on leaves `turns`; neither is looked at again until what it waits for is
+-- newcomer starts at the lowest score present, so idling earns nothing; whose last task went on keeps
+-- its score until the others have had as much, so that coming one by one earns nothing either. A stream that may
+-- not be served (window full, no live worker for its route, paused, at its limit) leaves `backlog`, a lane
+-- of a tenant that may not go on leaves `turns`; neither is looked at again until what it waits for is
 -- there: it costs nothing.
 -- @include lib/clock
 -- @include lib/keys
@@ -26,7 +27,6 @@
 -- @include lib/unhold
 -- @include lib/park
 local LANES_MAX, STREAMS_MAX, FULL_MAX, QUANTUM, RECHECK_MAX = 64, 32, 4, 8, 100
-local WEIGHT = { critical = 27, high = 9, normal = 3, low = 1 }
 
 if limit < 1 then return redis.error_reply('BADARG limit') end
 local now, seen = read_clock(now_ms)
@@ -161,13 +161,13 @@ end
 
 local function serve_stream(stream, room)
   local turns = TURNS .. stream
-  local alone = redis.call('ZCARD', turns) == 1
-  local served = 0
+  local tenants, served = redis.call('ZCARD', turns), 0
   while room > 0 and left > 0 do
     local turn = redis.call('ZRANGE', turns, 0, 0, 'WITHSCORES')
     if not turn[1] then break end
     local lane = lane_in(stream, turn[1])
     local field = paused_by(lane.queue, lane.tenant)
+    local alone = tenants == 1
     local weight = alone and 1 or rules_of('tenant:' .. turn[1]).weight or 1
     local most = math.min(room, left, alone and left or math.max(1, math.floor(QUANTUM * weight)))
     if field then
@@ -178,18 +178,20 @@ local function serve_stream(stream, room)
     end
     if most == 0 then
       redis.call('ZREM', turns, turn[1])
-      left = left - 1
+      tenants, left = tenants - 1, left - 1
     else
       local n, head_ms, looked = serve_lane(lane, most)
       if has_rules then spend(lane, n, now) end
       room, left, served = room - n, left - math.max(looked, 1), served + n
-      if head_ms and head_ms <= now then
+      local is_due = head_ms and head_ms <= now
+      if is_due or (n > 0 and not alone) then
         redis.call('ZADD', turns, turn[2] + n / weight, turn[1])
       else
         redis.call('ZREM', turns, turn[1])
-        if head_ms then redis.call('ZADD', LANES, 'LT', head_ms, lane.text) end
-        if not head_ms then redis.call('SREM', shard .. ':index:' .. lane.tenant, lane.text) end
+        tenants = tenants - 1
       end
+      if head_ms and not is_due then redis.call('ZADD', LANES, 'LT', head_ms, lane.text) end
+      if not head_ms then redis.call('SREM', shard .. ':index:' .. lane.tenant, lane.text) end
     end
   end
   return served, room

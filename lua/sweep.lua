@@ -30,6 +30,8 @@ if #entries == 0 and from == '-' then
   redis.call('HDEL', shard .. ':window', stream)
   return { '', 0, 0, 0 }
 end
+-- Nothing waits for it: what its window had come to says nothing of the next time.
+if from == '-' and redis.call('SISMEMBER', FULL, stream) == 0 then redis.call('HDEL', shard .. ':window', stream) end
 
 local removed, watched, undelivered = 0, 0, false
 for _, entry in ipairs(entries) do

@@ -25,9 +25,9 @@
 -- @include lib/archive
 -- @include lib/rules
 local STREAMS_MAX, SLOTS_MAX, CLASSES = 512, 128, { 'critical', 'high', 'normal', 'low' }
-local WEIGHT = { critical = 27, high = 9, normal = 3, low = 1 }
 local BARRIER_MS = 2000
-local WAIT_MS, WINDOW_MIN, WINDOW_MAX = 1000, 16, 1024
+local WAIT_MS, WINDOW_MIN, WINDOW_MAX = 100, 4, 1024
+local GOLDEN, SILVER = 0.6180339887498949, 0.41421356237309515
 
 local now, seen = read_clock(now_ms)
 local me = shard .. ':worker:' .. worker
@@ -100,7 +100,7 @@ for _, stream in ipairs(redis.call('ZRANGE', UNREAD, first_unread, first_unread 
   end
 end
 
-local grants, granted, emptied, first_of = { now, 0 }, {}, {}, {}
+local grants, granted, emptied, first_of = { now, 0 }, {}, {}, {}   -- first_of: the first task started of each stream
 local watch = {}
 local first_fence, now_text, until_text = string.format('%.0f', now * 256), now .. '', now + lease_ms .. ''
 
@@ -116,7 +116,7 @@ local function start(stream, entry, id)
   end
   -- Not due any more, paused, or past its `expires_ms`: back to where schedulers see to it.
   local expired = grant[13] and not grant[6] and tonumber(grant[13]) <= now
-  if tonumber(grant[4]) > now or expired or paused_by(lane.queue, lane.tenant) then
+  if tonumber(grant[4]) > now or expired or pause_of(lane) then
     move(task, 'PENDING')
     due_add(lane, id, tonumber(grant[4]))
     redis.call('ZREM', WATCH, id)
@@ -156,15 +156,20 @@ local function read_stream(stream, most)
   return #entries, started
 end
 
+-- With which of `n` that take turns to begin, counted from 0. Multiples of an irrational number fall on all
+-- alike in whatever rhythm the calls come: of a class that is served at every fourth call, `call % n` may
+-- meet the same stream each time.
+local function begin_at(n, step) return math.floor(call * step % 1 * n) end
+
 -- Serves one class: its streams in turn, beginning with another one at each call; those that gave
 -- all they were asked for again, until there is no room or nothing left.
 local function read_class(streams, most)
   local started = 0
   while started < most and #streams > 0 do
-    local giving = {}
+    local giving, first = {}, begin_at(#streams, GOLDEN)
     for n = 0, #streams - 1 do
       if started >= most then break end
-      local stream = streams[(call + n) % #streams + 1]
+      local stream = streams[(first + n) % #streams + 1]
       local share = math.max(1, math.floor((most - started) / (#streams - n)))
       local read, began = read_stream(stream, share)
       started = started + began
@@ -176,7 +181,7 @@ local function read_class(streams, most)
   return started
 end
 
-local function by_weight()
+local function by_weight(slots_left)
   local passes = redis.call('HMGET', shard .. ':classes', unpack(CLASSES))
   local pass, floor_pass = {}, nil
   for n, class in ipairs(CLASSES) do
@@ -187,7 +192,7 @@ local function by_weight()
   end
   -- A class that was idle starts level with the others: at most one weight's worth behind.
   for class in pairs(pass) do pass[class] = math.max(pass[class], floor_pass - 1) end
-  local left = slots
+  local left = slots_left
   while left > 0 and next(pass) do
     local first
     for _, class in ipairs(CLASSES) do
@@ -200,52 +205,77 @@ local function by_weight()
     redis.call('HSET', shard .. ':classes', first, pass[first])
     if started < most then pass[first] = nil end
   end
+  return slots_left - left
 end
 
--- A strict queue gives its higher class all it wants before a lower one gets anything. Strict queues
--- share the slots evenly, with all others together as one of them.
-local function serve_strict()
-  local parts = total > 0 and 1 or 0
-  for _ in pairs(strict) do parts = parts + 1 end
-  local share = math.max(1, math.floor(slots / parts))
-  for _, of in pairs(strict) do
-    local room = math.min(share, slots)
-    for _, class in ipairs(CLASSES) do
-      if of[class] and room > 0 then
-        local started = read_class(of[class], room)
-        room, slots = room - started, slots - started
-      end
-    end
-  end
-end
-
-if next(strict) then serve_strict() end
-if total > 1 then
-  if slots > 0 then by_weight() end
-else
+local function serve_usual(most)
+  if total > 1 then return by_weight(most) end
   local _, streams = next(classes)
-  if streams and slots > 0 then read_class(streams, slots) end
+  return read_class(streams, most)
 end
 
--- A stream that was full grows its window when it ran dry, and shrinks it when its entries waited for
--- longer than WAIT_MS; with room again it goes back to the dispatchers.
-local function refill(stream)
-  if redis.call('SISMEMBER', FULL, stream) == 0 then return end
-  local window = window_of(stream)
-  local queued_ms = first_of[stream] and tonumber(redis.call('HGET', TASK .. first_of[stream], 'queued_ms')) or now
-  if emptied[stream] then
-    window = math.min(window * 2, WINDOW_MAX)
-  elseif now - queued_ms > WAIT_MS then
-    window = math.max(math.floor(window / 2), WINDOW_MIN)
+-- A strict queue gives its higher class all it wants before a lower one gets anything.
+local function serve_strict(of, most)
+  local started = 0
+  for _, class in ipairs(CLASSES) do
+    if of[class] and started < most then started = started + read_class(of[class], most - started) end
   end
-  if window ~= window_of(stream) then redis.call('HSET', shard .. ':window', stream, window) end
-  if room_in(stream) <= 0 then return end
+  return started
+end
+
+-- Strict queues share the slots evenly, with all others together as one of them; what some do not
+-- want goes to those that want more.
+local function share_evenly()
+  local parts = {}
+  for queue in pairs(strict) do parts[#parts + 1] = queue end
+  if total > 0 then parts[#parts + 1] = '' end
+  table.sort(parts)
+  while slots > 0 and #parts > 0 do
+    local giving, first = {}, begin_at(#parts, SILVER)
+    for n = 0, #parts - 1 do
+      if slots < 1 then break end
+      local part = parts[(first + n) % #parts + 1]
+      local share = math.max(1, math.floor(slots / (#parts - n)))
+      local started = part == '' and serve_usual(share) or strict[part] and serve_strict(strict[part], share)
+      slots = slots - started
+      if started == share then giving[#giving + 1] = part end
+    end
+    parts = giving
+  end
+end
+
+if next(strict) then
+  share_evenly()
+elseif total > 0 then
+  serve_usual(slots)
+end
+
+-- A window doubles when this call ran its stream dry, more was due, and the entries had not waited for
+-- WAIT_MS; it halves when they had waited longer and as many as it takes, or fewer, wait still (more: it was halved
+-- just now, and they go first). With room again a full stream goes back to the dispatchers. So where d tasks a second start from a stream, its window comes to rest at no more than twice
+-- d·WAIT_MS (and not below WINDOW_MIN), and an entry waits in it for window / d at most: 2·WAIT_MS, or
+-- WINDOW_MIN / d where that is longer. A drain that slows down finds at most WINDOW_MAX entries there.
+local function refill(stream)
+  local is_full = redis.call('SISMEMBER', FULL, stream) == 1
+  local first = first_of[stream]
+  if not is_full and not (first and redis.call('EXISTS', TURNS .. stream) == 1) then return end
+  local window, room = window_of(stream), room_in(stream)
+  local queued_ms = first and tonumber(redis.call('HGET', TASK .. first, 'queued_ms')) or now
+  local has_waited, is_dry = now - queued_ms > WAIT_MS, room >= window
+  local fits = window
+  if first and is_dry and not has_waited then
+    fits = math.min(window * 2, WINDOW_MAX)
+  elseif has_waited and not is_dry and room >= 0 then
+    fits = math.max(math.floor(window / 2), WINDOW_MIN)
+  end
+  if fits ~= window then redis.call('HSET', shard .. ':window', stream, fits) end
+  if not is_full or room + fits - window <= 0 then return end
   redis.call('SREM', FULL, stream)
   enter_backlog(stream)
   redis.call('SPUBLISH', WAKE, 'due 0')
 end
 
-strict.others = classes
+strict[''] = classes
 for _, of in pairs(strict) do
   for _, streams in pairs(of) do
     for _, stream in ipairs(streams) do refill(stream) end

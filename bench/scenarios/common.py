@@ -31,6 +31,7 @@ class Job:
     aof: str | None = None  # None = as the question wants it
     peer: str | None = None
     pin: bool = False
+    tasks: int | None = None  # None = as many as the length says
 
     def sealed(self, result: Mapping[str, Any], server: Server) -> dict[str, Any]:
         """The result with what makes it readable: the question, the length and the machine."""

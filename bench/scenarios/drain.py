@@ -46,9 +46,11 @@ def _finished(client: redis.Redis) -> int:
     return sum(pipe.execute())
 
 
-def _measured(server: Server, made: Stack, meter: Meter, job: Job) -> dict[str, Any]:
-    count = COUNTS[job.length]
-    due_ms = int((time.time() + RAMP_S[job.length]) * 1000)
+def measured(
+    server: Server, made: Stack, meter: Meter, count: int, ramp_s: float
+) -> dict[str, Any]:
+    """So many no-op tasks through the stack's one worker, from the instant they are due on."""
+    due_ms = int((time.time() + ramp_s) * 1000)
     task_ids = asyncio.run(_preload(server, count, due_ms))
     spare_s = due_ms / 1000 - time.time()
     if spare_s < 0:
@@ -90,7 +92,7 @@ def run(job: Job) -> dict[str, Any]:
             made.start(SCHEDULER)
             made.start((*WORKER, "--concurrency", str(CONCURRENCY)))
             made.await_ready()
-            ours = _measured(server, made, meter, job)
+            ours = measured(server, made, meter, COUNTS[job.length], RAMP_S[job.length])
         result = {"target_rate": 30_000, "concurrency": CONCURRENCY, **ours}
         if job.peer:
             meter.client.flushall()

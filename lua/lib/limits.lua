@@ -58,7 +58,11 @@ local function allowance(kind, name, rules, most, want, head_ms, now)
   local room, stopped, why = most, nil, nil
   if rules.running then
     local limit = kind .. '/' .. name
-    local permits, _, _, short_ms = allotment(limit)
+    local permits, epoch, _, short_ms = allotment(limit)
+    if epoch == 0 and permits < used(limit) then   -- never told of it: it begins with what is in use
+      permits = used(limit)
+      keep_allotment(limit, permits, 0, false, short_ms)
+    end
     local free = permits - used(limit)
     touched[limit] = rules.running
     if free < room then room, stopped, why = math.max(free, 0), limit, 'running' end

@@ -1,6 +1,7 @@
 -- ready: the only code that adds to the ready streams: the bounded window that workers read.
 local TAKE_BY_MS = 30000   -- a dispatched task nobody took is looked at again after this
 local WINDOW = 64          -- entries waiting in one stream at first; take adapts it to the drain
+local WEIGHT = { critical = 27, high = 9, normal = 3, low = 1 }   -- of the priority classes
 local watching, take_by = {}, nil
 
 local function is_live(route, now) 
@@ -24,10 +25,13 @@ end
 
 local function lowest(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or 0 end
 
--- `backlog` holds the streams that have due tasks and may be served, scored by the service had.
+-- `backlog` holds the streams that have due tasks and may be served, scored by the service had. Who
+-- comes (back) stands a window behind the first of those that wait: a stream whose window is filled at each
+-- call, and emptied before the next, would stand before them again for ever.
 local function enter_backlog(stream)
   if redis.call('ZSCORE', PARKED, stream) or redis.call('SISMEMBER', FULL, stream) == 1 then return end
-  redis.call('ZADD', BACKLOG, 'NX', lowest(BACKLOG), stream)
+  local weight = WEIGHT[string.match(stream, '^[^:]+:([^:]+)')] or 1
+  redis.call('ZADD', BACKLOG, 'NX', lowest(BACKLOG) + WINDOW / weight, stream)
 end
 
 local opened = {}

@@ -216,7 +216,9 @@ class Audit:
                 yield f"S1 {stream} has turns and is in {places} of backlog, full and parked"
         for stream in (backlog & full) | (backlog & parked) | (full & parked):
             yield f"S1 {stream} is in more than one of backlog, full and parked"
-        parked = {name for name in self.one("parked") if name[0] != "!" and not name.startswith("k/")}
+        parked = {
+            name for name in self.one("parked") if name[0] != "!" and not name.startswith("k/")
+        }
         if parked != (whys := set(self.one("parked:why"))):
             yield f"S22 parked {parked} but reasons for {whys}"
 
@@ -233,7 +235,12 @@ class Audit:
         owners = {*self.group("done"), *self.group("dead")}
         if missing := owners - set(self.one("tenants")):
             yield f"S22 tenants lack {missing}"
-        for kind, field in (("body", "body"), ("attempts", None), ("lines", None), ("checkpoint", None)):
+        for kind, field in (
+            ("body", "body"),
+            ("attempts", None),
+            ("lines", None),
+            ("checkpoint", None),
+        ):
             for task_id, value in self.group(kind).items():
                 record = self.records.get(task_id)
                 if record is None:
@@ -317,7 +324,9 @@ class Audit:
         for _, fields in self.one("events") or []:
             moves = {name: ids.split(" ") for name, ids in fields.items() if name != "ms"}
             # One call creates and dispatches at most: what waits comes first where both are told.
-            for name in sorted(moves, key=lambda name: name.rsplit(":")[-1] in set(STATES) - {"PENDING"}):
+            for name in sorted(
+                moves, key=lambda name: name.rsplit(":")[-1] in set(STATES) - {"PENDING"}
+            ):
                 word = name.rsplit(":")[-1]
                 state = word if word in STATES else "PENDING"
                 for task_id in moves[name]:

@@ -54,7 +54,12 @@ async def test_an_edit_changes_what_it_names_and_nothing_else(
 
 async def test_what_is_set_can_be_unset(kit: Kit):
     task_id = await kit.task_in(
-        "PENDING", payload=b"p", lease_ms=9_000, notify=NOTIFY, expires_at_ms=kit.now_ms + HOUR_MS, tags=("t",)
+        "PENDING",
+        payload=b"p",
+        lease_ms=9_000,
+        notify=NOTIFY,
+        expires_at_ms=kit.now_ms + HOUR_MS,
+        tags=("t",),
     )
     await kit.raw(
         "edit",

@@ -2,6 +2,7 @@
 
 import pytest
 from tests.protocol.kit import DAY_MS, DONE, HOUR_MS, Kit, open_kit, retry_in, spec
+from tests.users import is_asked_for
 
 from tasksched.commands.recurring import Recurring
 from tasksched.model.recurring import ScheduleSpec
@@ -114,6 +115,7 @@ async def test_a_thousand_schedules_of_one_hour_fire_once_each_whoever_fires_the
     assert (count, count, count) == (fired, stale, len(made))
 
 
+@pytest.mark.skipif(is_asked_for(), reason="its users end with a server")
 async def test_a_restart_of_the_server_moves_no_retry(spawn):
     """retry-backoff-007"""
     server = spawn("valkey", "--appendonly", "yes", "--appendfsync", "always")

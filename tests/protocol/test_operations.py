@@ -11,11 +11,19 @@ import pytest
 from tests.protocol.kit import BROKEN, DAY_MS, DONE, HOUR_MS, Kit, open_kit, spec
 from tests.servers import ServerProcess
 
-from tasksched.commands.operations import SMALL_MAX, Operations, Request
+from tasksched.commands.operations import OF_TENANT_MAX, SMALL_MAX, Operations, Request
 from tasksched.commands.operator import KEPT_MS, LEASE_MS, Job, Operator
+from tasksched.commands.operator import OF_TENANT_MAX as JOBS_OF_TENANT
 from tasksched.commands.removal import Memory
 from tasksched.commands.tasks import Changes
-from tasksched.errors import Conflict, Invalid, NotFound, TaskschedError, Unavailable
+from tasksched.errors import (
+    Conflict,
+    Invalid,
+    NotFound,
+    TaskschedError,
+    TooManyRequests,
+    Unavailable,
+)
 from tasksched.model.filters import Filter
 from tasksched.model.ids import shard_of
 from tasksched.model.operation import Count, Operation
@@ -486,8 +494,59 @@ async def test_a_fault_of_ours_is_recorded_and_not_tried_for_ever(valkey: Kit):
     assert [] == await Operator(valkey.store, MEMORY).look()
 
 
-async def test_a_record_that_cannot_be_read_is_told_as_an_error_of_ours(valkey: Kit):
-    """Seeded by hand, as a newer release might leave it: schedulers catch these and go on."""
+async def test_a_record_that_cannot_be_read_stops_no_other(valkey: Kit):
+    """Seeded by hand, as a newer release might leave it."""
     valkey.plain.hset(valkey.store.global_keys.operations, "op_x", b'1 {"kind": "unheard"}')
+    made = await dead_letters(valkey, 250)
+    operation = await begun(valkey, request())
+    await finish(valkey, await take_up(valkey))
+    assert {"2"} == lives(valkey, made)
+    found, _ = await Operations(valkey.store, MEMORY).page("default", None, 10)
+    assert [operation.id] == [each.id for each in found]
     with pytest.raises(TaskschedError, match="cannot be read"):
-        await Operator(valkey.store, MEMORY).look()
+        await Operations(valkey.store, MEMORY).get("default", "op_x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"), [("delete", "FAILED"), ("cancel", "PENDING"), ("delete", "PENDING")]
+)
+async def test_what_is_no_such_task_any_more_when_its_turn_comes_is_left(
+    valkey: Kit, kind: str, state: State
+):
+    """Redriven, or started by hand, after it was planned."""
+    if state == "FAILED":
+        made = await dead_letters(valkey, 250)
+    else:
+        made = await valkey.submit_many(250, spec(delay_ms=HOUR_MS))
+    await begun(valkey, request(kind, Filter(status=(state,))))
+    job = await take_up(valkey)
+    await job.step()
+    (planned, _), *_ = job.operation.batch
+    if state == "FAILED":
+        await valkey.store.redrive(0, planned, "default", None)
+        expected = "PENDING"
+    else:
+        await valkey.announce()
+        await valkey.store.run_now(0, planned, "default", None)
+        await valkey.start(planned)
+        expected = "RUNNING"
+    await finish(valkey, job)
+    assert (249, 1) == (job.operation.done, job.operation.skipped)
+    assert (expected, None) == (
+        valkey.state(planned), valkey.record(planned).get("cancel_requested"),
+    )  # fmt: skip
+    assert {expected: 1, "CANCELLED" if kind == "cancel" else "gone": 249} == states(valkey, made)
+
+
+async def test_one_tenant_with_many_leaves_room_for_others(valkey: Kit):
+    await dead_letters(valkey, 250, tenant="acme")
+    await dead_letters(valkey, 250)
+    for _ in range(OF_TENANT_MAX):
+        await Operations(valkey.store, MEMORY).start(request(tenant="acme", rate=1))
+    with pytest.raises(TooManyRequests, match="of this tenant"):
+        await Operations(valkey.store, MEMORY).start(request(tenant="acme", rate=1))
+    valkey.leap(1)
+    last = await begun(valkey, request())
+    jobs = await Operator(valkey.store, MEMORY).look()
+    assert ["acme"] * JOBS_OF_TENANT + ["default"] == [job.operation.tenant for job in jobs]
+    assert last.id == jobs[-1].operation.id

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from tests.protocol.kit import Kit
 
+from tasksched.errors import TaskschedError
 from tasksched.store.records import Kept, Records, copy_conf, set_conf
 
 pytestmark = pytest.mark.anyio
@@ -45,6 +46,14 @@ async def test_removal_asks_for_the_version_too(records: Records[Note]):
     assert ("version", 1) == _brief(await records.remove("a", expected=2))
     assert ("removed", 1) == _brief(await records.remove("a", expected=1))
     assert {} == await records.all()
+
+
+async def test_one_that_cannot_be_read_stops_no_other(kit: Kit, records: Records[Note]):
+    await records.put("a", Note("one"))
+    kit.plain.hset("ts:operations", "b", "1 {")
+    assert ({"a": Kept(1, Note("one"))}, ["b"]) == await records.readable()
+    with pytest.raises(TaskschedError, match="cannot be read"):
+        await records.all()
 
 
 async def test_a_setting_reaches_every_shard_and_the_newest_stays(kit: Kit):

@@ -90,7 +90,9 @@ async def test_a_refused_batch_uses_no_key_up(kit: Kit):
     task_id = kit.new_id()
     good = (task_id, "default:normal:default:charge", "+0", b"", "", "f", "", "", "", "")
     with pytest.raises(Exception, match="BADARG row 2"):
-        await kit.raw("submit", {}, [good, (kit.new_id(), "no lane", "+0", b"", "", "", "", "", "", "")])
+        await kit.raw(
+            "submit", {}, [good, (kit.new_id(), "no lane", "+0", b"", "", "", "", "", "", "")]
+        )
 
     assert "created" == await submit(kit, task_id, "f")
 

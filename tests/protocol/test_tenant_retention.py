@@ -28,7 +28,7 @@ async def clean(kit: Kit) -> int:
 
 
 async def choose(kit: Kit, tenant: str = "default", **choice: int) -> None:
-    await Tenants(kit.store).put_retention(tenant, RetentionChoice(**choice))
+    await Tenants(kit.store).put(tenant, retention=RetentionChoice(**choice))
 
 
 async def test_without_a_choice_the_installations_settings_hold(valkey: Kit):
@@ -37,6 +37,16 @@ async def test_without_a_choice_the_installations_settings_hold(valkey: Kit):
     valkey.leap(DAY_MS)
     assert 1 == await clean(valkey)
     assert ("", "FAILED") == (valkey.state(done), valkey.state(dead))
+
+
+async def test_where_the_choice_cannot_be_read_nothing_goes(valkey: Kit):
+    """Seeded by hand: it may have chosen more than the usual."""
+    mine = await valkey.task_in("SUCCESS", tenant="acme")
+    theirs = await valkey.task_in("SUCCESS")
+    valkey.plain.hset(valkey.store.global_keys.tenants, "acme", "1 {")
+    valkey.leap(DAY_MS)
+    assert 1 == await clean(valkey)
+    assert ("SUCCESS", "") == (valkey.state(mine), valkey.state(theirs))
 
 
 @pytest.mark.parametrize(
@@ -74,12 +84,14 @@ async def test_a_choice_leaves_secrets_alone_and_may_name_the_version(valkey: Ki
     records = Records(valkey.store, valkey.store.global_keys.tenants, TenantSettings)
     await records.put("default", TenantSettings(secrets=(Secret("whsec_x"),)))
     tenants = Tenants(valkey.store)
-    kept = await tenants.put_retention("default", RetentionChoice(count_max=5), version=1)
+    await tenants.put("default", retention=RetentionChoice(count_max=5), version=1)
+    kept = await tenants.get("default")
     assert (2, 5, "whsec_x") == (
-        kept.version,
-        kept.value.retention_count_max,
-        kept.value.secrets[0].value,
+        kept.state.version,
+        kept.settings.retention_count_max,
+        kept.settings.secrets[0].value,
     )
     with pytest.raises(PreconditionFailed):
-        await tenants.put_retention("default", RetentionChoice(), version=1)
-    assert 2 == (await tenants.put_retention("default", RetentionChoice(count_max=5))).version
+        await tenants.put("default", retention=RetentionChoice(), version=1)
+    await tenants.put("default", retention=RetentionChoice(count_max=5))
+    assert 2 == (await tenants.get("default")).state.version
