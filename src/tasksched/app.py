@@ -7,7 +7,6 @@ once. A role that cannot reach Redis at its start keeps trying, and none ends be
 import asyncio
 import contextlib
 import gc
-import ipaddress
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,9 +19,12 @@ import uvloop
 from tasksched import embedded, log
 from tasksched.client.app import App
 from tasksched.client.declared import sync_declared
+from tasksched.commands.access import Access
+from tasksched.commands.audit import Audit
 from tasksched.commands.bulk import Bulk
 from tasksched.commands.endpoints import Endpoints
 from tasksched.commands.operator import Operator
+from tasksched.commands.queues import Queues
 from tasksched.commands.recurring import Recurring
 from tasksched.commands.removal import Memory
 from tasksched.commands.session import Session, open_session, tls_of
@@ -39,6 +41,7 @@ from tasksched.runtime.scheduler import Scheduler
 from tasksched.runtime.worker import Worker
 from tasksched.settings import Settings
 from tasksched.store.acl import roles_of
+from tasksched.store.address import is_loopback
 from tasksched.store.beats import SyncBeats
 from tasksched.store.checks import require_safe
 from tasksched.store.connect import PATIENCE_MS
@@ -57,8 +60,6 @@ Connect = Callable[[], Awaitable[Session]]
 
 def run_api(settings: Settings, *, with_scheduler: bool = False) -> int:
     """The HTTP API, with a scheduler in the same process where asked for."""
-    if not _is_loopback(settings.host):
-        raise Unsafe(f"without API keys only loopback is served, not {settings.host}")
 
     async def role(session: Session, stop: asyncio.Event) -> None:
         jobs = [_serve(session, stop)]
@@ -124,13 +125,24 @@ async def _declare(app: App, session: Session, stop: asyncio.Event, *, prune: bo
         await _pause(stop)
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+async def _require_keys(session: Session, stop: asyncio.Event) -> None:
+    """Raises Unsafe where strangers could reach us and no key was ever made."""
+    host = session.settings.host
+    if is_loopback(host):
+        return
+    access = Access(session.store)
+    while not stop.is_set():
+        try:
+            if await access.is_open():
+                raise Unsafe(
+                    f"without API keys only loopback is served, not {host}: make the first key with "
+                    "`tasksched keys create`"
+                )
+        except Unavailable as error:
+            _log.warning("keys.delayed", error=str(error))
+            await _pause(stop)
+        else:
+            return
 
 
 def retention_of(settings: Settings) -> Retention:
@@ -155,7 +167,18 @@ async def _schedule(session: Session, stop: asyncio.Event) -> None:
 
 async def _serve(session: Session, stop: asyncio.Event) -> None:
     settings = session.settings
+    await _require_keys(session, stop)
+    if stop.is_set():
+        return
     system = System(session.store, settings)
+    access = Access(
+        session.store,
+        needs_keys=not is_loopback(settings.host),
+        waiting_max=settings.api_waiting_max,
+        slow_ms=settings.api_slow_ms,
+    )
+    with contextlib.suppress(Unavailable):
+        await access.is_open()
     services = Services(
         tasks=session.tasks,
         admission=session.admission,
@@ -167,6 +190,9 @@ async def _serve(session: Session, stop: asyncio.Event) -> None:
         live=session.live,
         bulk=Bulk.of(session.store, settings),
         tenants=Tenants(session.store),
+        queues=Queues(session.store),
+        access=access,
+        audit=Audit(session.store),
     )
     server = _Server(
         uvicorn.Config(
@@ -187,6 +213,7 @@ async def _serve(session: Session, stop: asyncio.Event) -> None:
     system.draining = True
     server.should_exit = True
     await serving
+    await access.close()
 
 
 class _Server(uvicorn.Server):

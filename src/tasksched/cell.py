@@ -18,7 +18,7 @@ import threading
 from typing import Literal, cast
 
 from tasksched import clock, log
-from tasksched.errors import BY_CODE, TaskschedError
+from tasksched.errors import BY_CODE, Conflict, TaskschedError
 from tasksched.loading import load_app
 from tasksched.model.outcome import Failure, Outcome, error_info, judge
 from tasksched.runtime import frames
@@ -60,7 +60,11 @@ class Line:
 
 
 class CellDesk:
-    """What runs have to say goes to the worker's desk: at once, or a little after the last time."""
+    """What runs have to say goes to the worker's desk: at once, or a little after the last time.
+
+    Invariant: nothing is said for a run after its end, by a thread or a task that it left behind: the
+    worker would take it for a word of the next run.
+    """
 
     def __init__(self, line: Line) -> None:
         self._line = line
@@ -73,21 +77,21 @@ class CellDesk:
 
     def pulse(self, run: Run) -> None:
         with self._lock:
-            self._wants_beat = True
+            self._wants_beat = self._wants_beat or not run.ended
             self._tell_soon(run)
 
     def say(self, run: Run) -> None:
         with self._lock:
             self._tell_soon(run)
 
-    async def checkpoint(self, run: Run, value: bytes) -> None:  # noqa: ARG002 - one runs at a time
-        await self._ask("checkpoint", value)
+    async def checkpoint(self, run: Run, value: bytes) -> None:
+        await self._ask(run, "checkpoint", value)
 
-    async def restore(self, run: Run) -> bytes | None:  # noqa: ARG002
-        return await self._ask("restore")
+    async def restore(self, run: Run) -> bytes | None:
+        return await self._ask(run, "restore")
 
-    def token(self, run: Run) -> str:  # noqa: ARG002
-        return (self._begin("token").result() or b"").decode()
+    def token(self, run: Run) -> str:
+        return (self._begin(run, "token").result() or b"").decode()
 
     def answered(self, answer: frames.Answer) -> None:
         """In the thread that reads."""
@@ -100,29 +104,35 @@ class CellDesk:
     def end(self, run: Run, outcome: Outcome) -> None:
         """The last words first."""
         with self._lock:
+            run.ended = True
             if self._timer is not None:
                 self._timer.cancel()
                 self._tell(run)
             self._line.say(frames.Ended(outcome))
 
-    async def _ask(self, verb: Verb, value: bytes = b"") -> bytes | None:
-        asked = self._begin(verb, value)
+    async def _ask(self, run: Run, verb: Verb, value: bytes = b"") -> bytes | None:
+        asked = self._begin(run, verb, value)
         try:
             asyncio.get_running_loop()
         except RuntimeError:  # a synchronous handler: its thread waits
             return asked.result()
         return await asyncio.wrap_future(asked)
 
-    def _begin(self, verb: Verb, value: bytes = b"") -> "concurrent.futures.Future[bytes | None]":
+    def _begin(
+        self, run: Run, verb: Verb, value: bytes = b""
+    ) -> "concurrent.futures.Future[bytes | None]":
         number = next(self._numbers)
         asked: concurrent.futures.Future[bytes | None] = concurrent.futures.Future()
-        self._asked[number] = asked
         asked.set_running_or_notify_cancel()  # who is cancelled meanwhile leaves the answer be
-        self._line.say(frames.Ask(number=number, verb=verb, value=value))
+        with self._lock:
+            if run.ended:
+                raise Conflict("this run is over", task_id=run.grant.id)
+            self._asked[number] = asked
+            self._line.say(frames.Ask(number=number, verb=verb, value=value))
         return asked
 
     def _tell_soon(self, run: Run) -> None:
-        if self._timer is not None:
+        if self._timer is not None or run.ended:
             return
         wait_s = self._told_at + PULSE_EVERY_S - clock.mono()
         if wait_s <= 0:
@@ -164,11 +174,18 @@ class Cell:
             run = self._run
             assert run is not None
             outcome = self._do(job, run)
-            run.ended = True
             self._desk.end(run, outcome)
             del job, run, outcome
 
     def _listen(self) -> None:
+        """Without it nothing would be heard any more: what ends it ends the process."""
+        try:
+            self._hear_all()
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            _log.error("cell.deaf", error=repr(error))
+            os._exit(1)
+
+    def _hear_all(self) -> None:
         while True:
             match self._line.hear():
                 case frames.Job() as job:

@@ -9,7 +9,8 @@
     │   └── KeyReused        422  idempotency key used before with another command
     ├── NotFound             404  no such task
     ├── Conflict             409  the state of the task forbids it; carries the state
-    │   └── Stale            409  the fence is not the one in force any more
+    │   ├── Stale            409  the fence is not the one in force any more
+    │   └── Draining         409  its queue or its tenant is drained: nothing is created
     ├── PreconditionFailed   412  If-Match names another version
     ├── Unauthorized         401
     ├── Forbidden            403
@@ -100,6 +101,12 @@ class Stale(Conflict):
     """Another attempt owns the task now. Stop; do not retry."""
 
     code, title = "STALE", "The fence is not in force any more"
+
+
+class Draining(Conflict):
+    """Nothing is created there any more; what is there still runs. A key is still unused."""
+
+    code, title = "DRAINING", "Nothing new is accepted here"
 
 
 class PreconditionFailed(TaskschedError):

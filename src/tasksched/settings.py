@@ -32,6 +32,7 @@ class Settings:
     namespace: str = "ts"
     shards: int = 16
     tenant: str = "default"
+    api_key: str = field(default="", repr=False)  # of a client of the HTTP API
     unsafe_redis: bool = False
     log_level: str = "info"
 

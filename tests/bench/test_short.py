@@ -24,7 +24,9 @@ STORE = {
     "midnight": {"rate", "redis_us", "client_us", "bytes_per_schedule"},
 }
 STACK = {
+    "burst": {"budget", "fair", "fifo", "alone", "dispatch_us", "executed"},
     "drain": {"rate", "worker_us", "scheduler_us", "redis_us", "script_calls"},
+    "fair": {"flood", "equal", "weights"},
     "idle": {"api", "worker", "inside_scripts", "info_commands", "verbs"},
     "lateness": {"at_100", "at_1000"},
 }

@@ -266,10 +266,11 @@ def test_config_show_tells_values_and_sources_and_no_secrets(shell: Shell):
         ("redis://u:p@w@h", "redis://u:***@h"),
         ("embedded:dir", "embedded:dir"),
         ("redis://h/0?password=p", "redis://h/0?password=***"),
-        ("redis+sentinel://u:p@h:1,g/s?sentinel_password=a@b",
-         "redis+sentinel://u:***@b"),
-        ("rediss+sentinel://u:p@h/s?sentinel_password=q&db=1",
-         "rediss+sentinel://u:***@h/s?sentinel_password=***&db=1"),
+        ("redis+sentinel://u:p@h:1,g/s?sentinel_password=a@b", "redis+sentinel://u:***@b"),
+        (
+            "rediss+sentinel://u:p@h/s?sentinel_password=q&db=1",
+            "rediss+sentinel://u:***@h/s?sentinel_password=***&db=1",
+        ),
     ],
 )
 def test_passwords_in_urls_are_masked(url: str, shown: str):

@@ -13,8 +13,11 @@ from tasksched import App, Ctx, Retry
 from tasksched.client.backend import Backend
 from tasksched.client.direct import Direct
 from tasksched.client.remote import Remote
+from tasksched.commands.access import Access
+from tasksched.commands.audit import Audit
 from tasksched.commands.bulk import Bulk
 from tasksched.commands.endpoints import Endpoints
+from tasksched.commands.queues import Queues
 from tasksched.commands.recurring import Recurring
 from tasksched.commands.session import Session, open_session
 from tasksched.commands.system import System
@@ -50,6 +53,9 @@ def asgi(session: Session) -> httpx2.ASGITransport:
         live=session.live,
         bulk=Bulk.of(session.store, session.settings),
         tenants=Tenants(session.store),
+        queues=Queues(session.store),
+        access=Access(session.store),
+        audit=Audit(session.store),
     )
     return httpx2.ASGITransport(app=make_api(services), raise_app_exceptions=False)
 

@@ -19,7 +19,10 @@ from tasksched import (
     Unavailable,
 )
 from tasksched.client import remote as module
+from tasksched.commands.keys import Keys, KeySpec
 from tasksched.commands.session import Session
+from tasksched.model.apikey import new_text
+from tasksched.model.task import HandlerTarget, TaskSpec
 
 pytestmark = pytest.mark.anyio
 
@@ -186,18 +189,57 @@ async def test_what_is_no_problem_json_is_an_error_all_the_same(session: Session
 async def test_the_key_of_the_api_comes_from_the_environment(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    settings = fresh("http://localhost:1")
-    (tmp_path / "key").write_text("from a file\n")
+    in_file, direct, mine = (new_text("0123456789") for _ in range(3))
+    (tmp_path / "key").write_text(f"{in_file}\n")
     monkeypatch.setenv("TASKSCHED_API_KEY_FILE", str(tmp_path / "key"))
-    opened = await module.open_remote(settings)
-    assert opened._client.headers["Authorization"] == "Bearer from a file"
-    await opened.close()
+    url = "http://localhost:1"
+    for variable, given, expected in (
+        (None, None, in_file),
+        (direct, None, direct),
+        (direct, mine, mine),
+    ):
+        if variable:
+            monkeypatch.setenv("TASKSCHED_API_KEY", variable)
+        app = App(url, api_key=given)
+        opened = await app._link.backend()
+        assert isinstance(opened, module.Remote)
+        assert opened._client.headers["Authorization"] == f"Bearer {expected}"
+        shown = f"{app._link.settings}{opened._client.headers!r}{vars(app)}{vars(app._link)}"
+        assert expected not in shown
+        await app.close()
 
-    monkeypatch.setenv("TASKSCHED_API_KEY", "direct")
-    for given, expected in ((None, "Bearer direct"), ("mine", "Bearer mine")):
-        opened = await module.open_remote(settings, given)
-        assert opened._client.headers["Authorization"] == expected
-        await opened.close()
+
+@pytest.mark.parametrize(
+    "key", ["ts_canary", "ts_canary\n", "canary with spaces", "canary\r\nX: y", "canaré"]
+)
+async def test_a_key_that_cannot_be_right_is_not_sent_and_not_shown(key: str):
+    with pytest.raises(Unauthorized) as caught:
+        await module.open_remote(fresh("http://localhost:1", api_key=key))
+    assert "canar" not in str(caught.value)
+    assert caught.value.exit_code == 5
+
+
+async def test_a_key_refused_or_short_of_a_scope_is_an_error_of_its_own(session: Session):
+    transport = asgi(session)
+    keys = Keys(session.store)
+    spec = KeySpec(name="reader", tenant="default", scopes=("tasks:read",))
+    made = await keys.create(spec)
+
+    async def told(key: str | None) -> TaskschedError:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        client = httpx2.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=headers
+        )
+        backend = module.Remote(client, patience_ms=0)
+        with pytest.raises(TaskschedError) as caught:
+            await backend.submit(TaskSpec(target=HandlerTarget(name="charge")))
+        await backend.close()
+        return caught.value
+
+    assert made.text is not None
+    found = [await told(key) for key in (None, new_text(made.id), made.text)]
+    assert [type(error) for error in found] == [Unauthorized, Unauthorized, Forbidden]
+    assert "tasks:write" in found[2].detail
 
 
 async def test_big_batches_are_cut(session: Session, lossy: Lossy):

@@ -203,5 +203,5 @@ async def test_counters_are_the_same_over_both_transports(stage: Stage):
     await stage.charge.submit("inv_1", 1)
     stats = await stage.backend.stats()
     assert (stats["total"], stats["by_status"]["PENDING"]) == (1, 1)
-    assert (await stage.backend.queues("default"))["billing"]["PENDING"] == 1
+    assert (await stage.app.queues.get("billing")).counts["PENDING"] == 1
     assert await stage.backend.workers() == []

@@ -7,8 +7,11 @@ import httpx2
 import pytest
 from tests.servers import ServerProcess
 
+from tasksched.commands.access import Access
+from tasksched.commands.audit import Audit
 from tasksched.commands.bulk import Bulk
 from tasksched.commands.endpoints import Endpoints
+from tasksched.commands.queues import Queues
 from tasksched.commands.recurring import Recurring
 from tasksched.commands.session import Session, open_session
 from tasksched.commands.system import System
@@ -91,7 +94,10 @@ async def open_rig(url: str, **settings: Any) -> tuple[Rig, Session]:
         endpoints=Endpoints(session.store, session.bodies),
         callbacks=session.callbacks, live=session.live,
         bulk=Bulk.of(session.store, session.settings), tenants=Tenants(session.store),
+        queues=Queues(session.store),
+        access=Access(session.store), audit=Audit(session.store),
     )  # fmt: skip
+    await services.access.is_open()
     transport = httpx2.ASGITransport(app=make_api(services), raise_app_exceptions=False)
     http = httpx2.AsyncClient(transport=transport, base_url=BASE, timeout=30)
     return Rig(session, services, http), session

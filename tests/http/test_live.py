@@ -9,6 +9,7 @@ import pytest
 from tests.http.conftest import BROKEN, Rig, assert_problem, open_rig
 from tests.servers import ServerProcess
 
+from tasksched.errors import Unavailable
 from tasksched.http import live as live_module
 from tasksched.http.api import make_api
 from tasksched.model.ids import shard_of
@@ -28,7 +29,7 @@ class Event(NamedTuple):
 class Listener:
     """One request to the application itself, whose answer is read while it is made."""
 
-    def __init__(self, rig: Rig, path: str, **headers: str) -> None:
+    def __init__(self, rig: Any, path: str, **headers: str) -> None:
         path, _, query = path.partition("?")
         names = {"accept": "text/event-stream", "host": "localhost:8000"} | {
             name.lower().replace("_", "-"): value for name, value in headers.items()
@@ -365,3 +366,35 @@ async def test_a_place_in_the_events_that_is_none_is_refused(rig: Rig, place: st
         Last_Event_ID=place.encode(),  # type: ignore[arg-type]  # bytes pass
     )
     assert_problem(answer, 400)
+
+
+async def test_streams_outlast_an_outage(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    """A browser whose reconnect is answered 503 gives up: so they stay, and lose nothing."""
+    monkeypatch.setattr(live_module, "OUTAGE_REST_S", 0.01)
+    refused, feed, reads = [], rig.services.live._feed, rig.services.live._reads
+    after, task_of = feed.after, reads.task
+
+    async def away(*_: object, **__: object) -> None:
+        refused.append(1)
+        raise Unavailable("away")
+
+    task_id = await rig.make(delay="1h")
+    async with (
+        Listener(rig, "/events") as events,
+        Listener(rig, f"/tasks/{task_id}/log") as log,
+    ):
+        await begun(events)
+        await log.next()
+        monkeypatch.setattr(feed, "after", away)
+        monkeypatch.setattr(reads, "task", away)
+        async with asyncio.timeout(PATIENCE_S):
+            while len(refused) < 10:
+                await asyncio.sleep(0.01)
+        monkeypatch.setattr(feed, "after", after)
+        monkeypatch.setattr(reads, "task", task_of)
+        await rig.ask("POST", f"/tasks/{task_id}/cancel")
+        told_of = await events.next()
+        assert ("task.cancelled", task_id) == (told_of.event, told_of.data["task_id"])
+        assert "CANCELLED" == (await log.rest())[-1].data["status"]
+    monkeypatch.setattr(reads, "task", away)
+    assert_problem(await rig.ask("GET", f"/tasks/{task_id}/log", Accept="text/event-stream"), 503)

@@ -318,7 +318,7 @@ async def test_the_description_has_every_route(rig):
     api = make_api(rig.services)
     document = (await rig.ask("GET", "/openapi.json")).json()
 
-    pages = {path for path, _ in PAGES}
+    pages = {path for path, _, _ in PAGES}
     routed = {
         (route.path, verb)
         for route in api.routes
@@ -350,6 +350,7 @@ async def test_what_is_described_is_what_is_read():
     assert set(_TASK) == {
         "target", "payload", "run_at", "timezone", "delay", "queue", "priority", "retry",
         "timeout", "lease", "expires_at", "tags", "notify", "idempotency_key",
+        "concurrency_key", "concurrency_limit",
     }  # fmt: skip
     assert set(_CHANGES) == set(_TASK) - {"idempotency_key"}
     assert Retry.parse({}) == Retry(RetryBody().max_attempts, max_lost=RetryBody().max_lost)

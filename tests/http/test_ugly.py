@@ -69,7 +69,7 @@ INVALID = [
     ),
     (
         "notify twice",
-        with_member("notify", b'[%s,%s]' % ((b'{"url":"https://a.example/","events":["task.failed"]}',) * 2)),
+        with_member("notify", b"[%s,%s]" % ((b'{"url":"https://a.example/","events":["task.failed"]}',) * 2)),
         ["/notify/1/url"],
     ),
     ("unknown with slash", with_member("a/b~c", b"1"), ["/a~1b~0c"]),

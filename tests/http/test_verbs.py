@@ -4,6 +4,7 @@ import pytest
 from tests.http.conftest import BROKEN, CHARGE, DONE, assert_problem
 
 from tasksched.commands.explain import redis_cli
+from tasksched.store.replies import Release
 
 pytestmark = pytest.mark.anyio
 
@@ -289,6 +290,23 @@ async def test_verbs_take_no_options(rig, body):
 
 
 # -- why it waits ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("no_process", "the worker could not get a process to run it in"),
+        ("circuit_open", "its host failed too often in a row and is left alone"),
+        ("of_a_newer_release", "of_a_newer_release"),
+    ],
+)
+async def test_why_a_postponed_run_waits(rig, why, said):
+    task_id = await rig.make()
+    ((shard, grant),) = await rig.start()
+    await rig.session.store.release(shard, [Release(grant.id, grant.fence, 60_000, why)])
+    (reason,) = (await rig.show(task_id))["why_waiting"]
+    assert ("not_due", why) == (reason["reason"], reason["postponed"])
+    assert reason["detail"].endswith(f" (postponed: {said})")
 
 
 async def test_why_waiting(rig):

@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 from tests.http.conftest import BROKEN, CHARGE, Rig, assert_problem, open_rig, pointers
 
+from tasksched.errors import Unavailable
+from tasksched.model.durations import DAY_MS
 from tasksched.model.endpoint import ENDPOINTS_MAX
 from tasksched.model.notify import EVENT_TYPES
 from tasksched.model.outcome import Outcome
 from tasksched.model.signature import check_secret, new_secret
+from tasksched.runtime.janitor import Janitor, Retention
+from tasksched.store.records import set_conf
 
 pytestmark = pytest.mark.anyio
 
@@ -122,10 +126,59 @@ async def test_scripts_are_told_the_union_of_what_is_enabled(rig):
     assert await conf(rig) == ""
 
 
+async def test_a_removal_whose_reply_was_lost_is_answered_as_the_first_time(rig, monkeypatch):
+    made = await create(rig)
+    store, put_record = rig.session.store, rig.session.store.put_record
+
+    async def twice(*args: Any, **named: Any) -> Any:
+        await put_record(*args, **named)
+        return await put_record(*args, **named)
+
+    monkeypatch.setattr(store, "put_record", twice)
+    path = f"/webhooks/{made['webhook_id']}"
+    assert (await rig.ask("DELETE", path, If_Match='"1"')).status_code == 200
+    assert_problem(await rig.ask("DELETE", path, If_Match='"1"'), 404)
+
+
+async def test_a_change_that_is_written_is_answered_although_a_shard_cannot_be_told(
+    rig, monkeypatch
+):
+    made = await create(rig)
+
+    async def away(*_: object) -> int:
+        raise Unavailable("away")
+
+    monkeypatch.setattr(rig.session.store, "configure", away)
+    path = f"/webhooks/{made['webhook_id']}"
+    answer = await rig.ask("POST", f"{path}/disable")
+    assert (answer.status_code, answer.json()["enabled"]) == (200, False)
+    assert (await rig.ask("DELETE", path, If_Match='"2"')).status_code == 200
+    # Of a new one the word comes first: nothing is made.
+    assert_problem(await rig.ask("POST", "/webhooks", {**BODY, "events": ["schedule.missed"]}), 503)
+    assert (await rig.ask("GET", "/webhooks")).json()["items"] == []
+
+
+async def test_what_a_crash_left_untold_is_told_by_the_janitor(rig):
+    made = await create(rig)
+    await create(rig, BODY, Tasksched_Tenant="other")
+    await set_conf(rig.session.store, "hooks:default", "missed")
+    rules = Retention(
+        success_ms=DAY_MS, failed_ms=DAY_MS, count_max=9, bytes_max=0, key_memory_ms=0,
+        id_memory_ms=0,
+    )  # fmt: skip
+    janitor = Janitor(rig.session.store, rules, look_ms=1_000)
+    for _ in range(2):  # a tenant each
+        await janitor.clean(0)
+    assert await conf(rig) == "failed missed succeeded"  # a word too many does no harm
+    assert await conf(rig, "other") == "failed succeeded"
+    await rig.ask("DELETE", f"/webhooks/{made['webhook_id']}", If_Match='"1"')
+    assert await conf(rig) == ""
+
+
 async def test_enabling_forgets_why_it_was_disabled(rig):
     made = await create(rig)
     records = rig.services.endpoints._records
-    await records.disable("default", made["webhook_id"], "gone", 5)
+    await records.disable("default", made["webhook_id"], "gone", 5, url=URL)
     path = f"/webhooks/{made['webhook_id']}"
     shown = (await rig.ask("GET", path)).json()
     assert (shown["enabled"], shown["disabled_reason"], shown["version"]) == (False, "gone", 2)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tasksched import App, Ctx
+from tasksched.errors import Conflict
 from tasksched.model.control import Discard, RetryLater
 
 app = App()
@@ -176,3 +177,25 @@ def _(payload):
 @moved.upgrade("2")
 def _(payload):
     return {"cents": payload["euros"] * 100}
+
+
+@app.task(process=True)
+def haunting(ctx: Ctx, path):
+    """Leaves a thread behind that goes on speaking for a run that is over."""
+
+    def haunt():
+        while not Path(path).exists():
+            ctx.line("from beyond")
+            ctx.heartbeat_sync(0.5, "from beyond")
+            with contextlib.suppress(Conflict):
+                ctx.checkpoint_sync("from beyond")
+
+    threading.Thread(target=haunt, daemon=True).start()
+
+
+@app.task(process=True)
+def haunted(ctx: Ctx, path):
+    time.sleep(0.6)
+    ctx.line("mine")
+    Path(path).write_text("enough")
+    return ctx.restore_sync("nothing")

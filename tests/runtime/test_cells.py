@@ -17,7 +17,7 @@ from tasksched.errors import Conflict
 from tasksched.model import codec
 from tasksched.model.outcome import Outcome
 from tasksched.model.retry import Retry
-from tasksched.runtime.cells import Cells
+from tasksched.runtime.cells import START_S, Cells
 from tasksched.runtime.context import Run
 from tasksched.runtime.executor import Executor
 from tasksched.runtime.threads import Threads
@@ -100,8 +100,12 @@ def is_running(pid: int) -> bool:
     return state not in {"Z", "X"}
 
 
+def is_written(path: Path) -> bool:
+    return path.exists() and path.read_text() != ""
+
+
 async def pid_in(path: Path) -> int:
-    await until(lambda: path.exists() and path.read_text() != "", PATIENCE_S)
+    await until(lambda: is_written(path), PATIENCE_S)
     return int(path.read_text())
 
 
@@ -180,6 +184,24 @@ async def test_an_error_of_the_desk_is_raised_in_the_handler(bench, route):
     outcome = await bench.run(route, [1])
 
     assert ("Conflict", "another run has it by now") == (outcome.error.type, outcome.error.message)
+
+
+async def test_what_a_run_left_behind_does_not_speak_for_the_next(bench, tmp_path):
+    await bench.run("haunting", [str(tmp_path / "end")])
+    bench.desk.lines, bench.desk.progress, bench.desk.kept = [], [], None
+    found = await bench.value("haunted", [str(tmp_path / "end")])
+
+    assert 1 == bench.cells.started
+    assert "nothing" == found
+    assert [None, [], [(1, "mine")]] == [bench.desk.kept, bench.desk.progress, bench.desk.lines]
+
+
+async def test_a_process_that_hears_nonsense_ends(bench):
+    ready = await bench.value("whoami")
+    (cell,) = bench.cells._living
+    cell._writer.write(b"\0\0\0\1\xc1")
+    await until(lambda: not is_running(ready[0]), PATIENCE_S)
+    assert ready[0] != (await bench.value("whoami"))[0]
 
 
 async def test_a_deferred_run_leaves_its_process_to_others(bench):
@@ -352,7 +374,10 @@ async def test_no_process_outlives_its_worker(tmp_path):
     path = tmp_path / "pid"
     worker = subprocess.Popen([sys.executable, "-c", ORPHAN, str(path)])
     try:
-        pid = await pid_in(path)
+        # Two interpreters start one after the other, which takes long on a busy machine.
+        await until(lambda: is_written(path) or worker.poll() is not None, START_S)
+        assert worker.poll() is None
+        pid = int(path.read_text())
     finally:
         worker.kill()
         worker.wait()

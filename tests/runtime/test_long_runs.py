@@ -44,6 +44,33 @@ async def test_lines_are_there_while_it_runs_and_all_of_them_at_its_end(site: Si
     assert ["one", "two", "three"] == await texts_of(site, task_id)
 
 
+async def test_a_verdict_waits_for_lines_that_are_under_way(site: Site):
+    """A task that has ended takes no more lines: those must not be overtaken on another connection."""
+    sent, go_on = asyncio.Event(), asyncio.Event()
+
+    async def talk(ctx: Ctx) -> None:
+        ctx.line("the last word")
+        await sent.wait()
+
+    worker = site.worker(talk)
+    lines = worker._store.lines
+
+    async def slow(*args: object) -> list[str]:
+        sent.set()
+        await go_on.wait()
+        return await lines(*args)  # type: ignore[arg-type]
+
+    worker._store.lines = slow  # type: ignore[method-assign,assignment]
+    await worker.start()
+    task_id = await site.submit("talk")
+    await sent.wait()
+    await until(lambda: worker._completer.held == 1)
+    assert "RUNNING" == (await site.record(task_id))["state"]
+    go_on.set()
+    await site.ends(task_id)
+    assert ["the last word"] == await texts_of(site, task_id)
+
+
 async def test_of_a_flood_the_last_lines_are_kept_in_order(site: Site):
     async def flood(ctx: Ctx) -> None:
         for n in range(5_000):

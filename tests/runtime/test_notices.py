@@ -15,13 +15,14 @@ from tasksched import clock
 from tasksched.commands.endpoints import EndpointChanges, Endpoints, EndpointSpec
 from tasksched.errors import Conflict, NotFound
 from tasksched.model import codec, ids
+from tasksched.model.endpoint import ENDPOINTS_MAX
 from tasksched.model.notify import EVENT_TYPES, Cause, Delivery, Receiver
 from tasksched.model.outcome import Outcome
 from tasksched.model.retry import Retry
 from tasksched.model.seal import AesGcmCodec, Bodies
 from tasksched.model.signature import new_secret
 from tasksched.model.task import HttpTarget, Options
-from tasksched.runtime.notices import GONE, REMEMBERED_MAX, Notices, Secrets
+from tasksched.runtime.notices import GONE, REMEMBERED_MAX, ROWS_MAX, Notices, Secrets
 from tasksched.store.webhooks import WebhookRecords
 
 pytestmark = pytest.mark.anyio
@@ -152,6 +153,40 @@ async def test_a_receiver_that_answers_410_is_told_no_more(site, target):
     await run(site)
     assert 1 == len(target.requests)
     assert 1 == len(await tasks_of(site, "n"))  # nobody wants it any more
+
+
+async def test_a_410_of_where_an_endpoint_was_before_disables_nothing(site):
+    endpoints = Endpoints(site.store)
+    made = await endpoints.create(
+        "acme", EndpointSpec(url="https://example.com/new", events=("task.failed",))
+    )
+    await Secrets(site.store).gone(delivery_grant(made.id))
+    assert (await endpoints.get("acme", made.id)).enabled
+    await endpoints.update("acme", made.id, EndpointChanges(url="https://example.com/own"))
+    await Secrets(site.store).gone(delivery_grant(made.id))
+    assert not (await endpoints.get("acme", made.id)).enabled
+
+
+async def test_many_receivers_are_told_in_calls_of_a_bounded_size(site, monkeypatch):
+    sizes, deliver = [], site.store.deliver
+
+    async def counted(shard: int, tenant: str, rows: Any) -> int:
+        sizes.append(len(rows))
+        return await deliver(shard, tenant, rows)
+
+    monkeypatch.setattr(site.store, "deliver", counted)
+    endpoints = Endpoints(site.store)
+    for n in range(ENDPOINTS_MAX):
+        url = f"https://example.com/{n}"
+        await endpoints.create("acme", EndpointSpec(url=url, events=("task.failed",)))
+    cause = Cause("task.failed", ids.mint(0, 1), "1", 5)
+    grant = grant_of("http@notify")._replace(
+        id="n" + ids.mint(0, 1)[1:], lane="notifications:normal:acme:http@notify",
+        options=Options(cause=cause),
+    )  # fmt: skip
+    assert codec.encode({"deliveries": ENDPOINTS_MAX}) == await Notices(site.store)(grant)
+    assert ENDPOINTS_MAX == sum(sizes) == len(await tasks_of(site, "d"))
+    assert max(sizes) <= ROWS_MAX
 
 
 async def test_the_fan_out_again_makes_no_second_delivery(site, target):

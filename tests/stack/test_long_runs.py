@@ -153,7 +153,7 @@ def test_what_a_handler_hands_over_is_completed_by_a_program_while_its_worker_le
 
 def test_a_task_is_followed_over_http_and_on_the_command_line(stack: Stack):
     api, _ = up(stack)
-    late = stack.submit(api, handler("talk", {"lines": 3}, delay="1s"))
+    late = stack.submit(api, handler("talk", {"lines": 3}, delay="5s"))  # a command starts slowly
 
     tail = subprocess.Popen(
         [sys.executable, "-m", "tasksched", "tail", late, "--json"],
@@ -161,7 +161,7 @@ def test_a_task_is_followed_over_http_and_on_the_command_line(stack: Stack):
         stdout=subprocess.PIPE,
         text=True,
     )
-    said, _ = tail.communicate(timeout=20)
+    said, _ = tail.communicate(timeout=40)
     events = [json.loads(line) for line in said.splitlines()]
     assert 0 == tail.returncode
     assert ["line 0", "line 1", "line 2"] == [e["text"] for e in events if e["event"] == "line"]

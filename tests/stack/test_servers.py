@@ -81,10 +81,10 @@ def await_outage(api: Api) -> None:
     assert (health.status, health.body["status"]) == (503, "down")
 
 
-def assert_refused(answer: Answer) -> None:
+def assert_refused(answer: Answer, code: str = "UNAVAILABLE") -> None:
     assert (answer.status, answer.headers["content-type"]) == (503, PROBLEM), answer
     assert int(answer.headers["retry-after"]) >= 1
-    assert answer.body["code"] == "UNAVAILABLE"
+    assert answer.body["code"] == code
 
 
 def recovered(stack: Stack, api: Api, since: float, what: str) -> None:
@@ -177,11 +177,12 @@ def test_a_full_server_refuses_creates_and_goes_on_draining(stack: Stack):
     accepted += [stack.submit(api, handler("flaky", {"failures": 2}, delay="2s")) for _ in range(4)]
     with connect(stack) as plain:
         plain.config_set("maxmemory", "1mb")
-        assert_refused(api.call("POST", "/tasks", handler("work")))
+        assert_refused(api.call("POST", "/tasks", handler("work")), "MEMORY_BUDGET")
         assert {api.task(each, wait_s=20)["status"] for each in accepted} == {"SUCCESS"}
         assert api.call("POST", f"/tasks/{accepted[0]}/cancel").status == 409
         assert api.call("POST", "/tasks", handler("work")).status == 503
         plain.config_set("maxmemory", "0")
+    until(lambda: api.call("POST", "/tasks", handler("work")).status == 201, "it accepts again")
     recovered(stack, api, time.monotonic(), "a full server")
     stack.audit()
 

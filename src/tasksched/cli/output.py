@@ -96,6 +96,11 @@ def target(task: Any) -> str:
     return f"{found.method} {found.url}" if hasattr(found, "url") else found.route
 
 
+def concurrency(found: Any) -> str:
+    """A concurrency key with its limit."""
+    return "" if found is None else f"{found.key}, at most {found.limit}"
+
+
 def body(data: bytes | None) -> str:
     """A payload or a result as one line of JSON, cut where it is long."""
     import msgspec

@@ -9,7 +9,15 @@ import click
 from tasksched.cli import output, rules
 from tasksched.cli.group import Commands, note, shared
 from tasksched.cli.session import ask, duration_ms, number
-from tasksched.cli.submit import PRIORITIES, payload_from, require_target, target_of, targeted
+from tasksched.cli.submit import (
+    CONCURRENCY,
+    PRIORITIES,
+    concurrent,
+    payload_from,
+    require_target,
+    target_of,
+    targeted,
+)
 from tasksched.cli.tasks import confirm
 
 STATUSES = ["ACTIVE", "PAUSED", "BLOCKED", "ENDED"]
@@ -47,6 +55,7 @@ def recurring() -> None:
 @click.option("--tag", "tags", multiple=True, help="A tag; may be repeated.")
 @click.option("--timeout", metavar="DURATION", help="Of one attempt.")
 @targeted
+@concurrent
 @version_option
 @shared
 def put(
@@ -82,12 +91,14 @@ def put(
 def _template(
     handler: str | None, args: tuple[str, ...], tenant: str, options: dict[str, Any]
 ) -> Any:
-    from tasksched.client.options import parsed
+    from tasksched.client.options import concurrency_in, parsed
     from tasksched.model.retry import Retry
     from tasksched.model.task import TaskSpec
 
-    chosen = {name: options[name] for name in ("queue", "priority", "tags") if options[name]}
+    names = ("queue", "priority", "tags", *CONCURRENCY)
+    chosen = {name: options[name] for name in names if options[name] not in {None, "", ()}}
     fields = parsed(chosen)  # type: ignore[arg-type]  # checked by name there
+    fields["concurrency"] = concurrency_in(fields, None)
     if options["max_attempts"] is not None:
         fields["retry"] = Retry(options["max_attempts"])
     return TaskSpec(

@@ -89,6 +89,7 @@ def facts(schedule: Any) -> list[tuple[str, object]]:
         ("queue", f"{template.queue}, {template.priority}"),
         ("tenant", template.tenant),
         ("tags", ", ".join(template.tags)),
+        ("concurrency", output.concurrency(template.concurrency)),
         ("overlap", spec.overlap if spec.rule.kind != "delay" else ""),
         ("after", spec.after if spec.rule.kind == "delay" else ""),
         ("catch up", misfire.catch_up + late),

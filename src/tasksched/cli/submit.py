@@ -17,6 +17,8 @@ from tasksched.errors import Invalid
 METHODS = click.Choice(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"], case_sensitive=False)
 PRIORITIES = click.Choice(["critical", "high", "normal", "low"])
 
+CONCURRENCY = ("concurrency_key", "concurrency_limit")
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -42,6 +44,18 @@ def targeted(command: F) -> F:
     return command
 
 
+def concurrent(command: F) -> F:
+    """The options that keep tasks from running together."""
+    for option in (
+        click.option("--concurrency-limit", type=int, metavar="N",
+                     help="So many with that key run at a time (default: 1)."),
+        click.option("--concurrency-key", metavar="TEXT",
+                     help="Tasks with the same one do not all run at a time."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.argument("handler", required=False)
 @click.argument("args", nargs=-1)
@@ -56,6 +70,7 @@ def targeted(command: F) -> F:
     "--expires", metavar="TIME|DURATION", help="No first start after it, or so long after due."
 )
 @targeted
+@concurrent
 @click.option("--wait", metavar="DURATION", help="Wait so long for the outcome, and exit with it.")
 @shared
 def submit(handler: str | None, args: tuple[str, ...], wait: str | None, **options: Any) -> None:
@@ -91,13 +106,14 @@ def submit(handler: str | None, args: tuple[str, ...], wait: str | None, **optio
 
 
 def _spec(handler: str | None, args: Sequence[str], tenant: str, options: dict[str, Any]) -> Any:
-    from tasksched.client.options import expires_ms, parsed
+    from tasksched.client.options import concurrency_in, expires_ms, parsed
     from tasksched.model.retry import Retry
     from tasksched.model.task import TaskSpec
 
-    names = ("at", "key", "queue", "priority", "tags", "expires")
-    chosen = {name: options[name] for name in names if options[name]}
+    names = ("at", "key", "queue", "priority", "tags", "expires", *CONCURRENCY)
+    chosen = {name: options[name] for name in names if options[name] not in {None, "", ()}}
     fields = parsed(chosen)  # type: ignore[arg-type]  # checked by name there
+    fields["concurrency"] = concurrency_in(fields, None)
     expires = fields.pop("expires", None)
     fields |= {
         "delay_ms": duration_ms(options["delay"], "/delay"),

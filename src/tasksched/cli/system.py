@@ -1,4 +1,4 @@
-"""Commands about the whole: stats, queues, workers, doctor, config, version."""
+"""Commands about the whole: stats, workers, doctor, config, version."""
 
 # ruff: noqa: PLC0415 - imports wait until they are needed: see the package
 
@@ -31,21 +31,6 @@ def stats() -> None:
     facts = [*states, ("workers", found["workers"]), ("schedulers", found["schedulers"]),
              ("lag", found["lag"] or "none")]  # fmt: skip
     output.emit(found, output.details((name, str(value)) for name, value in facts))
-
-
-@click.command()
-@shared
-def queues() -> None:
-    """The queues that hold tasks of the tenant."""
-
-    async def run(backend: Any, tenant: str) -> dict[str, dict[str, int]]:
-        found: dict[str, dict[str, int]] = await backend.queues(tenant)
-        return found
-
-    found = ask(run)
-    rows = [[name, *(counts.get(s, 0) for s in STATES)] for name, counts in sorted(found.items())]
-    items = [{"name": name, "counts": counts} for name, counts in sorted(found.items())]
-    output.emit({"items": items}, output.table(["QUEUE", *STATES], rows) if rows else "")
 
 
 @click.command()
@@ -120,17 +105,8 @@ def show() -> None:
         for field in fields(effective)
         if field.name != "sources"
     ]
-    items.append(_api_key())
     rows = [(item["variable"], _cell(item["value"]), item["source"]) for item in items]
     output.emit({"items": items}, output.table(("VARIABLE", "VALUE", "SOURCE"), rows))
-
-
-def _api_key() -> dict[str, Any]:
-    from tasksched.client.remote import key_from_environment
-
-    name, value = "TASKSCHED_API_KEY", key_from_environment()
-    source = name if value else "default"
-    return {"name": "api_key", "variable": name, "value": "***" if value else "", "source": source}
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -62,6 +62,7 @@ def _facts(task: Any) -> list[tuple[str, object]]:
         ("nominal", output.moment(task.nominal_ms)),
         ("missed", task.missed or None),
         ("tags", ", ".join(task.tags)),
+        ("concurrency", output.concurrency(task.concurrency)),
         ("timeout", output.length(task.timeout_ms)),
         ("expires", output.moment(task.expires_at_ms)),
         ("payload", output.body(task.payload)),
@@ -166,6 +167,10 @@ def cancel(task_ids: tuple[str, ...], version: int | None, *, dry_run: bool, yes
 def _changed(command: F) -> F:
     """The options that say what to change."""
     for option in (
+        click.option(
+            "--concurrency-limit", type=int, metavar="N", help="With its concurrency key."
+        ),
+        click.option("--concurrency-key", metavar="TEXT|none", help="Another one, or none."),
         click.option("--tag", "tags", multiple=True, help="Instead of the tags it has."),
         click.option("--timeout", metavar="DURATION", help="Of one attempt."),
         click.option("--priority", help="critical, high, normal or low."),
@@ -273,16 +278,18 @@ def _changes(options: dict[str, Any]) -> Any:
     from tasksched.commands.tasks import Changes
     from tasksched.model.instants import parse_instant
 
-    given = {name: value for name, value in options.items() if value}
+    given = {name: value for name, value in options.items() if value not in {None, "", ()}}
     if not given:
         raise click.UsageError("Say what to change.")
-    names = ("at", "queue", "priority", "tags")
+    names = ("at", "queue", "priority", "tags", "concurrency_key", "concurrency_limit")
     fields = parsed({name: given[name] for name in names if name in given})  # type: ignore[arg-type]  # checked by name there
     for name in ("delay", "timeout"):
         if name in given:
             fields[f"{name}_ms"] = duration_ms(given[name], f"/{name}")
     if "run_at_ms" in fields and "delay_ms" in fields:
         raise Invalid("give --at or --delay, not both", "/delay")
+    if given.get("concurrency_key") == "none":
+        fields["concurrency_key"] = None
     if "payload" in given:
         fields["payload"] = payload_json(read_text(given["payload"]))
     if "expires" in given:

@@ -17,7 +17,7 @@ handlers from ``app.registry``; producers over HTTP need no Redis.
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, get_type_hints, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
 
 from tasksched.client.backend import PAGE_MAX, Backend, Query
 from tasksched.client.bulk import Managing
@@ -31,11 +31,13 @@ from tasksched.client.handler import (
     SyncCtxHandler,
     SyncHandler,
 )
+from tasksched.client.limits import Limiting
 from tasksched.client.link import Link, settings_of
 from tasksched.client.live import Reporting
 from tasksched.client.many import Calls, submit_many
-from tasksched.client.options import Options
+from tasksched.client.options import Options, concurrency_of
 from tasksched.client.patterns import matches, prefix_of
+from tasksched.client.payload import takes_ctx
 from tasksched.client.recurring import Recurring
 from tasksched.client.schedule_options import DeclaredOptions, When
 from tasksched.client.task import Task
@@ -78,7 +80,7 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> SyncHandler[P, R]: ...
 
 
-class App(Reporting, Managing):
+class App(Reporting, Managing, Limiting):
     """Handlers and the way to them."""
 
     def __init__(
@@ -105,10 +107,10 @@ class App(Reporting, Managing):
 
         def read() -> Settings:
             if settings is None:
-                return settings_of(url, namespace, tenant)
-            return settings.with_flags(url=url, namespace=namespace, tenant=tenant)
+                return settings_of(url, namespace, tenant, api_key)
+            return settings.with_flags(url=url, namespace=namespace, tenant=tenant, api_key=api_key)
 
-        self._link = Link(read, api_key, codec)
+        self._link = Link(read, codec)
         self.webhooks = Webhooks(self._link)
 
     # -- handlers -------------------------------------------------------------------------------
@@ -139,6 +141,8 @@ class App(Reporting, Managing):
         timeout: Duration | None = None,
         lease: Duration | None = None,
         notify: Notify = (),
+        concurrency_key: str | None = None,
+        concurrency_limit: int | None = None,
         cron: Cron | str | None = None,
         every: When | None = None,
         schedule_options: DeclaredOptions | None = None,
@@ -158,6 +162,8 @@ class App(Reporting, Managing):
         timeout: Duration | None = None,
         lease: Duration | None = None,
         notify: Notify = (),
+        concurrency_key: str | None = None,
+        concurrency_limit: int | None = None,
         cron: Cron | str | None = None,
         every: When | None = None,
         schedule_options: DeclaredOptions | None = None,
@@ -167,7 +173,8 @@ class App(Reporting, Managing):
         ``name`` is the function's unless given. ``retry``, ``timeout`` (of one attempt) and ``lease``
         are its tasks' unless a submit says otherwise. ``accepts``: older versions that it runs too,
         the oldest first, None for tasks that name none. ``process``: it runs in a process of its own.
-        ``notify``: who is told of their ends. With ``cron`` or ``every`` it is recurring (``declared``).
+        ``notify``: who is told of their ends. ``concurrency_key``: of those with the same one only
+        ``concurrency_limit`` (1) run at a time. With ``cron`` or ``every`` it is recurring (``declared``).
         """
 
         def decorate(function: Callable[..., Any]) -> AnyHandler:
@@ -175,7 +182,7 @@ class App(Reporting, Managing):
                 name=name if name is not None else function.__name__,
                 function=function,
                 mode="async" if inspect.iscoroutinefunction(function) else "thread",
-                wants_ctx=_wants_ctx(function),
+                wants_ctx=takes_ctx(function),
                 version=version,
                 accepts=tuple(accepts),
                 process=process,
@@ -184,6 +191,7 @@ class App(Reporting, Managing):
                 timeout_ms=_optional_ms(timeout, "/timeout", least_ms=1),
                 lease_ms=_optional_ms(lease, "/lease", least_ms=LEASE_MIN_MS),
                 notify=check_receivers(notify),
+                concurrency=concurrency_of(None, concurrency_key, concurrency_limit),
             )
             made = _CLASSES[entry.mode, entry.wants_ctx](self._link, entry)
             declared = declare(made.tenantless, cron, every, schedule_options)
@@ -379,21 +387,6 @@ _CLASSES: dict[tuple[registry.Mode, bool], Callable[[Link, registry.Handler], An
     ("thread", False): SyncHandler,
     ("thread", True): SyncCtxHandler,
 }
-
-
-def _wants_ctx(function: Callable[..., Any]) -> bool:
-    """Whether the first parameter is the Ctx: by its annotation, or without one by its name."""
-    first = next(iter(inspect.signature(function).parameters.values()), None)
-    if first is None:
-        return False
-    if first.annotation is first.empty:
-        return first.name == "ctx"
-    if isinstance(first.annotation, str):
-        try:
-            return get_type_hints(function).get(first.name) is Ctx
-        except NameError:  # some other annotation names what exists for type checkers only
-            return first.annotation.rpartition(".")[2] == Ctx.__name__
-    return first.annotation is Ctx
 
 
 def _optional_ms(value: Duration | None, pointer: str, *, least_ms: int) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from tasksched.client.bulk_backend import BulkBackend
+from tasksched.client.limits_backend import LimitsBackend
 from tasksched.client.live_backend import CallbackBackend, LiveBackend
 from tasksched.client.recurring_backend import RecurringBackend
 from tasksched.client.webhooks_backend import WebhooksBackend
@@ -99,6 +100,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def limits(self) -> LimitsBackend:
+        """The same for queues and tenants."""
+        ...
+
+    @property
     def bulk(self) -> BulkBackend:
         """The same for many tasks at once."""
         ...
@@ -137,12 +143,12 @@ class Backend(Protocol):
         """Counters over all tenants, as the API's ``/stats`` gives them."""
         ...
 
-    async def queues(self, tenant: str) -> dict[str, dict[str, int]]:
-        """Queue → state → tasks of the tenant in it."""
-        ...
-
     async def workers(self) -> list[dict[str, Any]]:
         """What each live worker says about itself."""
+        ...
+
+    async def audit(self, limit: int, cursor: str | None) -> dict[str, Any]:
+        """What was done with the rights of an operator, as ``GET /audit`` tells it."""
         ...
 
     async def close(self) -> None: ...

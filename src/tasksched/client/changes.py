@@ -24,6 +24,8 @@ class Changed(TypedDict, total=False):
     retry: Retry | None
     timeout: Duration | None
     tags: Sequence[str] | None
+    concurrency_key: str | None
+    concurrency_limit: int | None
 
 
 def changes_of(given: Changed) -> Changes:

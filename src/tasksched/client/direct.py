@@ -14,8 +14,10 @@ from typing import Any
 from tasksched import embedded
 from tasksched.client.backend import Change, Explanation, Page, Query
 from tasksched.client.direct_bulk import DirectBulk
+from tasksched.client.direct_limits import DirectLimits
 from tasksched.client.direct_recurring import DirectRecurring
 from tasksched.client.patience import until_accepted
+from tasksched.commands.audit import Audit, told
 from tasksched.commands.bulk import Bulk
 from tasksched.commands.endpoints import Endpoints
 from tasksched.commands.explain import redis_cli, why_waiting
@@ -48,6 +50,7 @@ class Direct:
         self.callbacks = session.callbacks
         self.live = session.live
         self.bulk = DirectBulk(Bulk.of(session.store, session.settings))
+        self.limits = DirectLimits(session.store)
         self._tasks = session.tasks
         self._patience_ms = session.settings.patience_ms
         self._system = System(session.store, session.settings)
@@ -118,11 +121,12 @@ class Direct:
             "lag": None if found.lag_ms is None else format_duration(found.lag_ms),
         }
 
-    async def queues(self, tenant: str) -> dict[str, dict[str, int]]:
-        return (await self._system.counts(tenant)).by_queue
-
     async def workers(self) -> list[dict[str, Any]]:
         return [dict(worker) for worker in await self._system.workers()]
+
+    async def audit(self, limit: int, cursor: str | None) -> dict[str, Any]:
+        found = await Audit(self.session.store).page(limit=limit, cursor=cursor)
+        return {"items": [told(each) for each in found.items], "next_cursor": found.next_cursor}
 
     async def close(self) -> None:
         await self.session.close()

@@ -13,7 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 import msgspec
 
 from tasksched.client.link import Link
-from tasksched.client.options import Options, expires_ms, parsed, wire
+from tasksched.client.options import Options, concurrency_in, expires_ms, parsed, wire
 from tasksched.client.payload import AnyArguments, Arguments
 from tasksched.client.recurring import Repeat
 from tasksched.client.schedule_options import ScheduleOptions, When, rule_of, spec_of
@@ -88,28 +88,33 @@ class Submitter(Generic[P, R]):
         expires: Instant | Duration | None = None,
         tags: Sequence[str] | None = None,
         notify: Notify | None = None,
+        concurrency_key: str | None = None,
+        concurrency_limit: int | None = None,
     ) -> "Submitter[P, R]":
         """The same handler with these options; what is not given stays as it was.
 
         ``at`` or ``delay``: when it is due. ``key``: the idempotency key. ``expires``: no first
         start after it; a duration counts from the due time. ``notify``: who is told of its end.
+        ``concurrency_key``: of the tenant's tasks with the same one only ``concurrency_limit`` (1) run at a time.
         """
         return self.with_options(
             Options(
                 at=at, delay=delay, key=key, queue=queue, priority=priority, tenant=tenant,
                 retry=retry, timeout=timeout, expires=expires, tags=tags, notify=notify,
+                concurrency_key=concurrency_key, concurrency_limit=concurrency_limit,
             )
         )  # fmt: skip
 
     def with_options(self, options: Options) -> "Submitter[P, R]":
         """As ``options``, from one value."""
         fields = parsed(options)
+        concurrency = concurrency_in(fields, self.template.concurrency)
         expires = fields.pop("expires", self._expires)
         if "delay_ms" in fields:
             fields["run_at_ms"] = None
         elif "run_at_ms" in fields:
             fields["delay_ms"] = None
-        template = _replace(self.template, **fields)
+        template = _replace(self.template, concurrency=concurrency, **fields)
         return Submitter(self._link, self._arguments, template, expires)
 
     def every(self, when: When, /, **options: Unpack[ScheduleOptions]) -> Repeat[P, R]:
@@ -185,6 +190,7 @@ class _Handled(Submitter[P, R]):
             timeout_ms=entry.timeout_ms,
             lease_ms=entry.lease_ms,
             notify=entry.notify,
+            concurrency=entry.concurrency,
         )
 
     def upgrade(self, version: str | None) -> Callable[[U], U]:

@@ -35,11 +35,8 @@ ReadSettings = Callable[[], Settings]
 class Link:
     """Where requests go, and as whom."""
 
-    def __init__(
-        self, read_settings: ReadSettings, api_key: str | None = None, codec: Codec | None = None
-    ) -> None:
+    def __init__(self, read_settings: ReadSettings, codec: Codec | None = None) -> None:
         self._read_settings = read_settings
-        self._api_key = api_key
         self._codec = codec
         self._open: dict[asyncio.AbstractEventLoop, Backend] = {}
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
@@ -70,9 +67,7 @@ class Link:
                 for old in [each for each in self._open if each.is_closed()]:
                     del self._open[old]
                     self._opening.pop(old, None)
-                self._open[loop] = await open_backend(
-                    self.settings, self._api_key, codec=self._codec
-                )
+                self._open[loop] = await open_backend(self.settings, codec=self._codec)
             return self._open[loop]
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
@@ -121,10 +116,12 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def settings_of(url: str | None, namespace: str | None, tenant: str | None) -> Settings:
+def settings_of(
+    url: str | None, namespace: str | None, tenant: str | None, api_key: str | None = None
+) -> Settings:
     """The environment's settings with what the program says laid over them."""
     settings = from_environment(parse_duration).with_flags(
-        url=url, namespace=namespace, tenant=tenant
+        url=url, namespace=namespace, tenant=tenant, api_key=api_key
     )
     check_name(settings.tenant, "/tenant")
     check_name(settings.namespace, "/namespace")
@@ -133,7 +130,6 @@ def settings_of(url: str | None, namespace: str | None, tenant: str | None) -> S
 
 async def open_backend(
     settings: Settings,
-    api_key: str | None = None,
     *,
     start_embedded: bool = True,
     codec: Codec | None = None,
@@ -146,7 +142,7 @@ async def open_backend(
     if url.startswith(HTTP):
         if codec is not None:
             raise Invalid("over HTTP the API encrypts: an App takes no codec there", "/codec")
-        return await open_remote(settings, api_key)
+        return await open_remote(settings)
     if url.startswith(REDIS):
         return await open_direct(settings, codec)
     if url.startswith(EMBEDDED):

@@ -11,14 +11,24 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypedDict
 
+from msgspec import UNSET
+
 from tasksched import clock
 from tasksched.errors import Invalid
 from tasksched.model.durations import Duration, parse_duration
 from tasksched.model.instants import Instant, parse_instant
-from tasksched.model.names import Priority, check_key, check_name, check_priority, check_tags
+from tasksched.model.limits import check_concurrency_limit
+from tasksched.model.names import (
+    Priority,
+    check_concurrency_key,
+    check_key,
+    check_name,
+    check_priority,
+    check_tags,
+)
 from tasksched.model.receivers import Notify, check_queue, check_receivers
 from tasksched.model.retry import Retry
-from tasksched.model.task import TaskSpec
+from tasksched.model.task import Concurrency, TaskSpec, edited_concurrency
 
 REMEMBERED = 1024
 
@@ -39,10 +49,14 @@ class Options(TypedDict, total=False):
     expires: Instant | Duration | None
     tags: Sequence[str] | None
     notify: Notify | None
+    concurrency_key: str | None
+    concurrency_limit: int | None
 
 
 def parsed(options: Options) -> dict[str, Any]:
-    """The fields of a TaskSpec that these options set; ``expires`` stays as it is said."""
+    """The fields that these options set; ``expires`` stays as it is said, and so do the two of the
+    concurrency key, which ``concurrency_in`` puts together.
+    """
     fields: dict[str, Any] = {}
     for name, value in options.items():
         if value is not None:
@@ -51,6 +65,19 @@ def parsed(options: Options) -> dict[str, Any]:
     if "run_at_ms" in fields and "delay_ms" in fields:
         raise Invalid("give at or delay, not both", "/delay")
     return fields
+
+
+def concurrency_in(fields: dict[str, Any], before: Concurrency | None) -> Concurrency | None:
+    """Takes both fields out; the concurrency key that a task has then. Raises Invalid."""
+    key, limit = fields.pop("concurrency_key", UNSET), fields.pop("concurrency_limit", UNSET)
+    return edited_concurrency(before, key, limit)
+
+
+def concurrency_of(
+    before: Concurrency | None, key: str | None, limit: int | None
+) -> Concurrency | None:
+    """``before`` with what is given. Raises Invalid."""
+    return concurrency_in(parsed(Options(concurrency_key=key, concurrency_limit=limit)), before)
 
 
 def wire(retry: Retry) -> Retry:
@@ -118,6 +145,14 @@ def _key(value: str) -> str:
     return check_key(value, "/key")
 
 
+def _concurrency_key(value: str) -> str:
+    return check_concurrency_key(value, "/concurrency_key")
+
+
+def _concurrency_limit(value: int) -> int:
+    return check_concurrency_limit(value, "/concurrency_limit")
+
+
 def _priority(value: str) -> Priority:
     return check_priority(value, "/priority")
 
@@ -146,4 +181,6 @@ _PARSERS: dict[str, tuple[str, Any]] = {
     "expires": ("expires", _expires),
     "tags": ("tags", _tags),
     "notify": ("notify", check_receivers),
+    "concurrency_key": ("concurrency_key", _concurrency_key),
+    "concurrency_limit": ("concurrency_limit", _concurrency_limit),
 }

@@ -9,9 +9,10 @@ and by sets of names, because ``inspect.Signature.bind`` alone would cost more t
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 from tasksched.model import codec
+from tasksched.runtime.context import Ctx
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _POINTER = "/payload"
@@ -112,3 +113,18 @@ class AnyArguments(Arguments):
 
 
 def _anything(*args: Any, **kwargs: Any) -> None: ...
+
+
+def takes_ctx(function: Callable[..., Any]) -> bool:
+    """Whether the first parameter is the Ctx: by its annotation, or without one by its name."""
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if first is None:
+        return False
+    if first.annotation is first.empty:
+        return first.name == "ctx"
+    if isinstance(first.annotation, str):
+        try:
+            return get_type_hints(function).get(first.name) is Ctx
+        except NameError:  # some other annotation names what exists for type checkers only
+            return first.annotation.rpartition(".")[2] == Ctx.__name__
+    return first.annotation is Ctx

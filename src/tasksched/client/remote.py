@@ -7,11 +7,9 @@ repeat finds the task of the first. A verb that may have been executed is not re
 """
 
 import asyncio
-import os
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -23,11 +21,20 @@ from tasksched.client.ask import REPLY_S, Ask, task_path
 from tasksched.client.backend import Change, Explanation, Page, Query
 from tasksched.client.patience import Patience, retry_after_ms
 from tasksched.client.remote_bulk import RemoteBulk
+from tasksched.client.remote_limits import RemoteLimits
 from tasksched.client.remote_live import RemoteCallbacks, RemoteLive
 from tasksched.client.remote_recurring import RemoteRecurring
 from tasksched.client.remote_webhooks import RemoteWebhooks
 from tasksched.commands.tasks import Changes
-from tasksched.errors import Invalid, Overloaded, RateLimited, TaskschedError, Unavailable
+from tasksched.errors import (
+    Invalid,
+    Overloaded,
+    RateLimited,
+    TaskschedError,
+    Unauthorized,
+    Unavailable,
+)
+from tasksched.model.apikey import read_key
 from tasksched.model.durations import format_duration
 from tasksched.model.states import FINAL
 from tasksched.model.task import Attempt, Created, Task, TaskSpec
@@ -56,6 +63,7 @@ class Remote:
         self.recurring = RemoteRecurring(self._ask)
         self.bulk = RemoteBulk(self._ask)
         self.webhooks = RemoteWebhooks(self._ask)
+        self.limits = RemoteLimits(self._ask)
         self.callbacks = RemoteCallbacks(self._ask)
         self.live = RemoteLive(self._ask, self._listen)
 
@@ -132,16 +140,18 @@ class Remote:
     async def stats(self) -> dict[str, Any]:
         return await self._dict("/stats")
 
-    async def queues(self, tenant: str) -> dict[str, dict[str, int]]:
-        found = await self._dict("/queues", tenant)
-        return {each["name"]: each["counts"] for each in found.get("items", ())}
-
     async def workers(self) -> list[dict[str, Any]]:
         found = await self._dict("/workers")
         return list(found.get("items", ()))
 
-    async def _dict(self, path: str, tenant: str = "") -> dict[str, Any]:
-        reply = await self._ask(Ask("GET", path, tenant))
+    async def audit(self, limit: int, cursor: str | None) -> dict[str, Any]:
+        query = {"limit": str(limit), **({"cursor": cursor} if cursor else {})}
+        return await self._dict("/audit", query=query)
+
+    async def _dict(
+        self, path: str, tenant: str = "", query: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        reply = await self._ask(Ask("GET", path, tenant, query=query or {}))
         found: dict[str, Any] = msgspec.json.decode(reply.content)
         return found
 
@@ -149,7 +159,9 @@ class Remote:
 
     async def cancel(self, tenant: str, task_id: str, version: int | None) -> Change:
         # Cancelling twice is cancelling once, unless a version is named, which the first changed.
-        return await self._verb(tenant, task_path(task_id, "/cancel"), version, again=version is None)
+        return await self._verb(
+            tenant, task_path(task_id, "/cancel"), version, again=version is None
+        )
 
     async def run_now(self, tenant: str, task_id: str, version: int | None) -> Change:
         return await self._verb(tenant, task_path(task_id, "/run-now"), version)
@@ -232,27 +244,25 @@ class Remote:
             raise _unavailable(failure) from failure
 
 
-async def open_remote(settings: Settings, api_key: str | None = None) -> Remote:
-    """A backend for the API at ``settings.url``. Connects when first asked."""
-    key = api_key if api_key is not None else key_from_environment()
+async def open_remote(settings: Settings) -> Remote:
+    """A backend for the API at ``settings.url``. Connects when first asked.
+
+    Raises Unauthorized for a mistyped key, before it is sent anywhere.
+    """
     headers = {"User-Agent": "tasksched", "Accept": "application/json"}
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
+    if settings.api_key:
+        headers["Authorization"] = f"Bearer {_sendable(settings.api_key)}"
     client = httpx2.AsyncClient(base_url=settings.url, headers=headers)
     return Remote(client, patience_ms=settings.patience_ms)
 
 
-def key_from_environment() -> str | None:
-    """TASKSCHED_API_KEY, or the text of the file that TASKSCHED_API_KEY_FILE names."""
-    if key := os.environ.get("TASKSCHED_API_KEY"):
-        return key
-    path = os.environ.get("TASKSCHED_API_KEY_FILE")
-    if not path:
-        return None
-    try:
-        return Path(path).read_text().strip()
-    except OSError as error:
-        raise Invalid(f"TASKSCHED_API_KEY_FILE: {error}") from error
+def _sendable(key: str) -> str:
+    """One of ours, or what some proxy may ask for instead; nothing that an error would quote."""
+    if key.startswith("ts_"):
+        read_key(key)
+    elif not (key.isascii() and key.isprintable() and " " not in key):
+        raise Unauthorized("the API key has characters that cannot be sent")
+    return key
 
 
 def _parameters(ask: Ask) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Required, TypedDict
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tasksched.client.options import parsed
+from tasksched.client.options import concurrency_in, parsed
 from tasksched.errors import Invalid
 from tasksched.model import codec
 from tasksched.model.durations import Duration, parse_duration
@@ -67,6 +67,8 @@ class EditOptions(Policy, total=False):
     timeout: Duration | None
     tags: Sequence[str]
     notify: Notify
+    concurrency_key: str | None
+    concurrency_limit: int
     payload: Any
 
 
@@ -88,6 +90,8 @@ class RecurringChanges(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] | UnsetType = UNSET
     notify: tuple[Receiver, ...] | UnsetType = UNSET
     payload: bytes | UnsetType = UNSET
+    concurrency_key: str | None | UnsetType = UNSET
+    concurrency_limit: int | UnsetType = UNSET
 
 
 def rule_of(when: When) -> Rule:
@@ -122,7 +126,9 @@ def changes_of(options: EditOptions) -> RecurringChanges:
     given: dict[str, Any] = dict(options)
     policy = (*Policy.__annotations__, "notify")
     fields = _policy({name: given[name] for name in policy if name in given})
-    named = ("queue", "priority", "retry", "timeout", "tags")
+    named = (
+        "queue", "priority", "retry", "timeout", "tags", "concurrency_key", "concurrency_limit",
+    )  # fmt: skip
     fields |= parsed({name: given[name] for name in named if name in given})  # type: ignore[arg-type]  # by name there
     if "rule" in given:
         fields["rule"] = rule_of(given["rule"])
@@ -133,6 +139,8 @@ def changes_of(options: EditOptions) -> RecurringChanges:
         fields["timeout_ms"] = None
     if given.get("retry", UNSET) is None:
         fields["retry"] = DEFAULT_RETRY
+    if given.get("concurrency_key", UNSET) is None:
+        fields["concurrency_key"] = None
     if not fields:
         raise Invalid("say what to change")
     return RecurringChanges(**fields)
@@ -144,6 +152,7 @@ def edited(spec: ScheduleSpec, changes: RecurringChanges) -> ScheduleSpec:
     given = {name: value for name, value in named.items() if value is not UNSET}
     misfire = {_MISFIRE[name]: given.pop(name) for name in _MISFIRE if name in given}
     template = {name: given.pop(name) for name in TaskSpec.__struct_fields__ if name in given}
+    template["concurrency"] = concurrency_in(given, spec.template.concurrency)
     if "rule" in given and given["rule"].kind != "delay":
         given.setdefault("after", "terminal")
     old = spec.misfire

@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from tasksched.client.backend import Change, Page
 from tasksched.client.patience import details_of
+from tasksched.client.wire_limits import concurrency_members, concurrency_of
 from tasksched.commands.tasks import Changes
 from tasksched.errors import (
     BY_CODE,
@@ -68,7 +69,7 @@ def task_body(spec: TaskSpec) -> dict[str, Any]:
         value = getattr(spec, field)
         if value != getattr(_DEFAULTS, field):
             body[name] = write(value)
-    return body
+    return body | concurrency_members(spec.concurrency)
 
 
 def target_body(target: Target) -> dict[str, Any]:
@@ -96,6 +97,7 @@ OPTIONS: dict[str, tuple[str, Any]] = {
 }
 _CHANGES: dict[str, tuple[str, Any]] = {
     **{field: OPTIONS[field] for field in OPTIONS if field != "key"},
+    **{name: (name, lambda value: value) for name in ("concurrency_key", "concurrency_limit")},
     "payload": ("payload", lambda data: codec.decode(data) if data else None),
     "target": ("target", target_body),
 }
@@ -150,6 +152,8 @@ class _TaskView(msgspec.Struct, kw_only=True):
     postponed: str | None = None
     tags: tuple[str, ...] = ()
     notify: tuple[Receiver, ...] = ()
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
     delivery: _DeliveryView | None = None
     retry: dict[str, Any] | None = None
     timeout: str | None = None
@@ -341,6 +345,7 @@ def _task(view: _TaskView) -> Task:
         expires_at_ms=moment_ms(view.expires_at),
         tags=view.tags,
         notify=view.notify,
+        concurrency=concurrency_of(view.concurrency_key, view.concurrency_limit),
         delivery=_delivery(view.delivery),
         reason=view.reason,
         fingerprint=view.fingerprint,

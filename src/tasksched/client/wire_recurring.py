@@ -11,7 +11,15 @@ from msgspec import UNSET, Raw, UnsetType
 
 from tasksched.client.recurring_backend import Fill, Kept, RecurringPage
 from tasksched.client.schedule_options import RecurringChanges
-from tasksched.client.wire import OPTIONS, body_of, decoded, moment_ms, target_body, target_of
+from tasksched.client.wire import (
+    OPTIONS,
+    body_of,
+    decoded,
+    moment_ms,
+    target_body,
+    target_of,
+)
+from tasksched.client.wire_limits import concurrency_members, concurrency_of
 from tasksched.commands.recurring import Backfilled
 from tasksched.model import codec
 from tasksched.model.durations import format_duration, parse_duration
@@ -56,6 +64,7 @@ def definition_body(spec: ScheduleSpec) -> dict[str, Any]:
         value = getattr(template, field)
         if value != getattr(_DEFAULTS, field):
             body[name] = write(value)
+    body |= concurrency_members(template.concurrency)
     optional = {
         "misfire_grace": _length(misfire.grace_ms),
         "jitter": _length(spec.jitter_ms),
@@ -75,6 +84,7 @@ _CHANGES: dict[str, tuple[str, Any]] = {
     "jitter_ms": ("jitter", format_duration),
     "max_runs": ("max_runs", int),
     "after": ("after", str),
+    **{name: (name, lambda value: value) for name in ("concurrency_key", "concurrency_limit")},
     "payload": ("payload", codec.decode),
 }
 
@@ -143,6 +153,8 @@ class _RecurringView(msgspec.Struct, kw_only=True):
     lease: str | None = None
     tags: tuple[str, ...] = ()
     notify: tuple[Receiver, ...] = ()
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
     max_runs: int | None = None
     overlap: Overlap = "skip"
     catch_up: CatchUp = "one"
@@ -253,6 +265,7 @@ def _spec(view: _RecurringView, created_ms: int) -> ScheduleSpec:
         lease_ms=_length_ms(view.lease),
         tags=view.tags,
         notify=view.notify,
+        concurrency=concurrency_of(view.concurrency_key, view.concurrency_limit),
     )
     return ScheduleSpec(
         id=view.recurring_task_id,

@@ -163,10 +163,12 @@ class Endpoints:
         return await self._records.rotate_tenant_secret(tenant, now_ms, overlap_ms)
 
     async def remove(self, tenant: str, endpoint_id: str, *, version: int | None = None) -> None:
-        """Gone with its secrets: what waits to be delivered to it fails. Raises NotFound."""
+        """Gone with its secrets: what waits to be delivered to it fails. Raises NotFound.
+
+        Where it goes between our look and our word, it may be our own word, whose reply was lost.
+        """
+        await self._kept(tenant, endpoint_id)
         changed = await self._records.remove(tenant, endpoint_id, expected=version)
-        if changed.word == "missing":
-            raise _missing(endpoint_id)
         if changed.word == "version":
             raise _differs(changed.version)
 

@@ -28,6 +28,9 @@ SMALL_MAX: Final = 200
 RECORDS_MAX: Final = 200
 """Operations on record; the oldest that ended make room."""
 
+OF_TENANT_MAX: Final = 50
+"""Operations of one tenant that have not ended."""
+
 STOP_TRIES: Final = 20
 BUSY_MS: Final = 5_000
 
@@ -77,7 +80,7 @@ class Operations:
             owner=self._name if is_small else "",
             until_ms=now_ms + LEASE_MS if is_small else 0,
         )
-        await self._make_room()
+        await self._make_room(request.tenant)
         kept = await self._records.put(operation.id, operation, expected=0)
         if not is_small:
             return operation
@@ -94,7 +97,8 @@ class Operations:
         self, tenant: str, after: Place | None, limit: int
     ) -> tuple[list[Operation], Place | None]:
         """The newest first, and the place to go on from; None at the end."""
-        found = [k.value for k in (await self._records.all()).values() if k.value.tenant == tenant]
+        kept, _ = await self._records.readable()
+        found = [each.value for each in kept.values() if each.value.tenant == tenant]
         found.sort(key=_place, reverse=True)
         if after is not None:
             found = [each for each in found if _place(each) < after]
@@ -125,8 +129,14 @@ class Operations:
             raise NotFound(f"no operation {operation_id}")
         return kept
 
-    async def _make_room(self) -> None:
-        found = await self._records.all()
+    async def _make_room(self, tenant: str) -> None:
+        """Raises TooManyRequests."""
+        found, _ = await self._records.readable()
+        running = [k for k in found.values() if k.value.finished_ms is None]
+        if sum(kept.value.tenant == tenant for kept in running) >= OF_TENANT_MAX:
+            raise TooManyRequests(
+                f"{OF_TENANT_MAX} operations of this tenant run at a time", retry_after_ms=BUSY_MS
+            )
         if len(found) < RECORDS_MAX:
             return
         ended = [kept for kept in found.values() if kept.value.finished_ms is not None]

@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 import socket
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -33,8 +34,11 @@ BATCHES_A_SECOND: Final = 10
 CATCH_UP_MS: Final = 200
 """A batch that came late by up to so much is made good for; the rate is never exceeded by more."""
 
-JOBS_MAX: Final = 8
+JOBS_MAX: Final = 32
 """Operations that one process works on at a time."""
+
+OF_TENANT_MAX: Final = 4
+"""Of one tenant; the others of its operations wait, and those of other tenants do not."""
 
 KEPT_MS: Final = 24 * 3_600_000
 """How long a finished operation can be looked at."""
@@ -215,16 +219,22 @@ class Operator:
 
     async def look(self, most: int = JOBS_MAX) -> list[Job]:
         """Takes operations whose lease is free, and removes those that ended long ago."""
-        found = await self._records.all()
+        found, _ = await self._records.readable()
         if not found:
             return []
         now_ms = await self._reads.now_ms()
         jobs: list[Job] = []
+        of_tenant = Counter(job.operation.tenant for job in self._jobs)
         for name, kept in sorted(found.items(), key=lambda item: item[1].value.created_ms):
             operation = kept.value
             if operation.finished_ms is not None and operation.finished_ms <= now_ms - KEPT_MS:
                 await self._records.remove(name, expected=kept.version)
-            elif operation.state == "RUNNING" and operation.until_ms <= now_ms and len(jobs) < most:
+            elif (
+                operation.state == "RUNNING"
+                and operation.until_ms <= now_ms
+                and len(jobs) < most
+                and of_tenant[operation.tenant] < OF_TENANT_MAX
+            ):
                 mine = msgspec.structs.replace(
                     operation, owner=self.name, until_ms=now_ms + LEASE_MS
                 )
@@ -232,6 +242,7 @@ class Operator:
                 if answer.word == "kept":
                     job = Job(self._store, self._verbs, Kept(answer.version, mine))
                     jobs.append(job)
+                    of_tenant[operation.tenant] += 1
         return jobs
 
     async def _leave(self) -> None:

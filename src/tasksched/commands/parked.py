@@ -1,7 +1,9 @@
 """Parked: what waits aside because nothing may run it now, in figures for all edges.
 
-Streams are parked by the dispatcher with a reason (``lua/lib/park.lua``). Invariant: a look reads so many
-heads of indexes and no task, so it costs the same with ten waiting tasks and with ten million.
+Streams, and lanes of single tenants, are parked by the dispatcher with a reason (``lua/lib/park.lua``).
+Among them stand concurrency keys and limits that are asked for again, which are no places of tasks.
+Invariant: a look reads so many heads of indexes and no task, so it costs the same with ten waiting tasks
+and with ten million; a reason is one word, whoever it is about.
 """
 
 from collections import Counter
@@ -11,8 +13,8 @@ from typing import Any, Final
 
 from tasksched.store.protocol import Store
 
-STREAMS_MAX: Final = 256
-"""Of the parked streams of a shard, so many are looked at; the others are counted as ``OTHER``."""
+STREAMS_MAX: Final = 1_024
+"""Of what is parked in a shard, so many are looked at; the others are counted as ``OTHER``."""
 
 TENANTS_MAX: Final = 64
 """Of the tenants that wait behind one of them."""
@@ -23,9 +25,10 @@ NO_WORKER: Final = "no_worker"
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Parked streams by reason, and due tasks by the route that no live worker serves."""
+    """Parked streams and lanes by reason, and due tasks by the route that no live worker serves."""
 
     streams: dict[str, int] = field(default_factory=dict)
+    lanes: dict[str, int] = field(default_factory=dict)
     without_worker: dict[str, int] = field(default_factory=dict)
 
 
@@ -40,17 +43,27 @@ async def look(store: Store, now_ms: int) -> Parked:
         ),
     )
     seen = [(n // 2, raw.decode()) for n in range(0, len(heads), 2) for raw in heads[n]]
-    reasons = await _pipeline(
-        store, (("HGET", store.keys[shard].parked_why, stream) for shard, stream in seen)
+    places = [(shard, name) for shard, name in seen if is_stream(name) or is_lane(name)]
+    whys = await _pipeline(
+        store, (("HGET", store.keys[shard].parked_why, name) for shard, name in places)
     )
-    streams: Counter[str] = Counter(OTHER if why is None else why.decode() for why in reasons)
+    reasons = [OTHER if why is None else why.decode().partition(" ")[0] for why in whys]
+    found = list(zip(places, reasons, strict=True))
+    streams = Counter(reason for (_, name), reason in found if is_stream(name))
+    lanes = Counter(reason for (_, name), reason in found if is_lane(name))
     streams[OTHER] += max(0, sum(heads[1::2]) - len(seen))
-    unserved = [
-        place
-        for place, why in zip(seen, reasons, strict=True)
-        if why is not None and why.decode() == NO_WORKER
-    ]
-    return Parked(+streams, await _due_by_route(store, unserved, now_ms))
+    unserved = [place for place, reason in found if reason == NO_WORKER and is_stream(place[1])]
+    return Parked(+streams, +lanes, await _due_by_route(store, unserved, now_ms))
+
+
+def is_stream(name: str) -> bool:
+    """queue:priority:route, as names of those have no colon."""
+    return name.count(":") == 2
+
+
+def is_lane(name: str) -> bool:
+    """queue:priority:tenant:route."""
+    return name.count(":") == 3
 
 
 async def _due_by_route(

@@ -63,9 +63,7 @@ async def open_session(
     bodies = Bodies(codec or codec_of(settings.encryption_keys))
     gateway = Gateway.open(settings.url, patience_ms=patience_ms, tls=tls_of(settings))
     try:
-        await require_roles(
-            gateway, settings.namespace, roles, unsafe=settings.unsafe_redis
-        )
+        await require_roles(gateway, settings.namespace, roles, unsafe=settings.unsafe_redis)
         shards = await open_namespace(
             gateway,
             settings.namespace,
@@ -92,9 +90,7 @@ async def open_session(
     )
     live = Live(store, _live_waiter(gateway, store))
     admission = Admission.of(gateway, settings)
-    return Session(
-        settings, gateway, store, tasks, durability, bodies, callbacks, live, admission
-    )
+    return Session(settings, gateway, store, tasks, durability, bodies, callbacks, live, admission)
 
 
 def tls_of(settings: Settings) -> Tls:

@@ -14,11 +14,13 @@ from typing import Any, Final
 from tasksched import clock
 from tasksched.commands import parked
 from tasksched.errors import TaskschedError, Unavailable
+from tasksched.model.limits import QueueRules
 from tasksched.model.states import STATES
 from tasksched.settings import Settings
 from tasksched.store.checks import check_server
 from tasksched.store.protocol import Store
 from tasksched.store.reads import Reads
+from tasksched.store.rules import EVERYTHING, RuleBook, queue_field, uses
 from tasksched.store.scripts import Arg
 
 READY_TIMEOUT_S: Final = 2.0
@@ -71,6 +73,15 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Permits:
+    """Of a queue that is limited: permits there are, those in use, and those that shards have."""
+
+    most: int
+    in_use: int
+    allotted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The counters of the namespace at one moment, over all tenants."""
 
@@ -81,6 +92,7 @@ class Snapshot:
     schedulers: int
     lag_ms: int | None
     parked: parked.Parked
+    permits: dict[str, Permits]
 
 
 class System:
@@ -122,16 +134,18 @@ class System:
             schedulers = await self._reads.members("schedulers")
             lag_ms = await self.lag_ms()
             await self._check()
+            everything = await RuleBook(self._store).get(EVERYTHING)
         except TaskschedError:
             return Health(redis=None, warnings=("Redis does not answer",))
         missing = [f"no {kind} is alive" for kind, found in (
             ("scheduler", schedulers), ("worker", workers)) if not found]  # fmt: skip
+        paused = ["everything is paused"] if everything.value else []
         return Health(
             redis=facts,
             schedulers=len(schedulers),
             workers=len(workers),
             lag_ms=lag_ms,
-            warnings=(*self._warnings, *missing),
+            warnings=(*self._warnings, *missing, *paused),
         )
 
     async def counts(self, tenant: str | None = None) -> Counts:
@@ -161,7 +175,18 @@ class System:
             schedulers=len(await self._reads.members("schedulers")),
             lag_ms=await self.lag_ms(),
             parked=await parked.look(self._store, await self._reads.now_ms()),
+            permits=await self._permits(),
         )
+
+    async def _permits(self) -> dict[str, Permits]:
+        kept = await RuleBook(self._store).named(queue_field(""))
+        rules = {name: QueueRules.of_words(each.value) for name, each in sorted(kept.items())}
+        limited = {name: each.max_running for name, each in rules.items() if each.max_running}
+        used = await uses(self._store, [f"q/{name}" for name in limited])
+        return {
+            name: Permits(most=most, in_use=use.used, allotted=use.allotted)
+            for (name, most), use in zip(limited.items(), used, strict=True)
+        }
 
     async def workers(self) -> list[dict[str, str]]:
         """What each live worker says about itself."""
@@ -179,7 +204,7 @@ class System:
         return now_ms - min(due) if due else None
 
     async def _oldest_pending_ms(self, now_ms: int) -> int | None:
-        """The earliest due time of tasks that are due and not handed over."""
+        """The earliest due time of tasks that are due, not paused, and not handed over."""
         commands: list[tuple[Any, ...]] = []
         for keys in self._store.keys:
             commands += [
@@ -190,15 +215,31 @@ class System:
             ]
         found = await self._store.gateway.pipeline(commands)
         lanes = {(n // 4, _text(lane)) for n in range(0, len(found), 4) for lane in found[n]}
+        aside = await self._not_paused(
+            (n // 4, _text(name)) for n in range(0, len(found), 4) for name in found[n + 3]
+        )
+        lanes |= {place for place in aside if parked.is_lane(place[1])}
         streams = [
             (n // 4, _text(stream))
             for n in range(0, len(found), 4)
-            for stream in {*found[n + 1], *found[n + 2], *found[n + 3]}
+            for stream in {*found[n + 1], *found[n + 2]}
         ]
+        streams += [place for place in aside if parked.is_stream(place[1])]
         lanes |= set(await self._lanes_behind(streams))
         due = [self._store.keys[shard].due(lane) for shard, lane in sorted(lanes)]
         heads = await self._pipeline(("ZRANGE", key, 0, 0, "WITHSCORES") for key in due)
         return min((int(float(head[1])) for head in heads if head), default=None)
+
+    async def _not_paused(self, places: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Of what is parked: who waits because somebody wants it to is not behind."""
+        listed = list(places)
+        keys = self._store.keys
+        whys = await self._pipeline(("HGET", keys[n].parked_why, name) for n, name in listed)
+        return [
+            place
+            for place, why in zip(listed, whys, strict=True)
+            if why is None or not why.startswith(b"paused")
+        ]
 
     async def _lanes_behind(self, streams: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
         """The lanes that feed streams: one for each tenant that has something due there."""

@@ -16,6 +16,8 @@ import msgspec
 
 from tasksched import clock
 from tasksched.commands.batcher import Batcher
+from tasksched.commands.doors import Doors
+from tasksched.commands.quota import Quota
 from tasksched.commands.waiter import Waiter
 from tasksched.errors import (
     Conflict,
@@ -42,7 +44,9 @@ from tasksched.model.task import (
     Target,
     Task,
     TaskSpec,
+    edited_concurrency,
     encode_options,
+    permit_key_of,
 )
 from tasksched.store.durability import Durability, Level
 from tasksched.store.protocol import BYTES_MAX, SUBMIT_MAX, Changed, Edit, Store
@@ -72,6 +76,8 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     expires_at_ms: int | None | Unset = UNSET
     tags: tuple[str, ...] | Unset = UNSET
     notify: tuple[Receiver, ...] | Unset = UNSET
+    concurrency_key: str | None | Unset = UNSET
+    concurrency_limit: int | Unset = UNSET
 
 
 class Tasks:
@@ -83,6 +89,8 @@ class Tasks:
         self._store = store
         self._bodies = bodies
         self._durability = durability
+        self._quota = Quota(store)
+        self._doors = Doors(store)
         self.reads = Reads(store)
         self._waiter = waiter
         self._turn = itertools.count()
@@ -94,7 +102,7 @@ class Tasks:
     # -- creating -------------------------------------------------------------------------------
 
     async def submit(self, spec: TaskSpec) -> Created:
-        """Create one task; concurrent calls share a script call. Raises KeyReused, Unavailable."""
+        """Create one task; concurrent calls share a script call. Raises KeyReused, RateLimited, Unavailable."""
         if spec.key is None:
             answer = await self._unkeyed.ask(spec)
         else:
@@ -160,20 +168,30 @@ class Tasks:
         return await self._send(shard, [(ids.mint(shard, now_ms), spec, "") for spec in specs])
 
     async def _send(self, shard: int, rows: Sequence[Row]) -> list[Created | TaskschedError]:
+        refused = await self._doors.refused(rows)
+        if not refused:
+            return await self._create(shard, rows)
+        rest = [row for n, row in enumerate(rows) if n not in refused]
+        made = iter(await self._create(shard, rest) if rest else [])
+        return [refused[n] if n in refused else next(made) for n in range(len(rows))]
+
+    async def _create(self, shard: int, rows: Sequence[Row]) -> list[Created | TaskschedError]:
         sealed = [(task_id, self._sealed(spec, task_id), mark) for task_id, spec, mark in rows]
         try:
-            now_ms, words = await self._store.submit(shard, sealed)
+            made = await self._quota.submit(shard, sealed)
         except Overloaded as refusal:  # nothing was done: an answer, beside those of other calls
             return [refusal] * len(rows)
         answers: list[Created | TaskschedError] = []
-        for n, (task_id, spec, fingerprint) in enumerate(rows):
-            word = words.get(n)
+        for (task_id, spec, fingerprint), (word, now_ms) in zip(rows, made, strict=True):
             if word == "reused":
                 answers.append(KeyReused(pointer="/idempotency_key", task_id=task_id))
                 continue
+            if word in {"quota", "rate"}:
+                answers.append(self._quota.refusal(spec.tenant, word))
+                continue
             # An id without a key is known to this caller alone: finding it means that our own
             # first send was executed and its reply lost. That is the first answer, again.
-            created = word is None or not fingerprint
+            created = not word or not fingerprint
             due_ms = now_ms + (spec.delay_ms or 0) if spec.run_at_ms is None else spec.run_at_ms
             answers.append(Created(task_id, created, due_ms))
         return answers
@@ -311,6 +329,9 @@ def edit_of(task: Task, changes: Changes) -> Edit:
         return old if value is UNSET else value
 
     target = new(changes.target, task.target)
+    concurrency = edited_concurrency(
+        task.concurrency, changes.concurrency_key, changes.concurrency_limit
+    )
     notify = with_secrets(new(changes.notify, task.notify), task.notify)
     _require_sender(task, changes)
     queue, priority = new(changes.queue, task.queue), new(changes.priority, task.priority)
@@ -334,6 +355,7 @@ def edit_of(task: Task, changes: Changes) -> Edit:
                 tags=new(changes.tags, task.tags),
                 notify=notify,
                 delivery=task.delivery,
+                concurrency=concurrency,
                 cause=target.cause if isinstance(target, NoticeTarget) else None,
             )
         ),
@@ -341,6 +363,9 @@ def edit_of(task: Task, changes: Changes) -> Edit:
         expires_at_ms=expires if isinstance(expires, int) else None,
         expires_never=expires is None,
         lease_ms=None if changes.lease_ms is UNSET else changes.lease_ms,
+        concurrency=None
+        if concurrency == task.concurrency
+        else permit_key_of(task.tenant, concurrency),
     )
 
 

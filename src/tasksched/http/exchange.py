@@ -25,6 +25,13 @@ QUERY_BYTES_MAX: Final = 8 * 1024
 TURN: Final = "tasksched.turn"
 """In the scope of a request: what to call when it begins to wait for something else than Redis."""
 
+RECHECK: Final = "tasksched.recheck"
+"""In the scope of a request: what to await now and then in a long answer. Raises Unauthorized when its
+caller would not be let in any more."""
+
+CALLER: Final = "tasksched.caller"
+"""In the scope of a request: the ``Caller`` whose key it came with. Not there while none is needed."""
+
 JSON: Final = (b"content-type", b"application/json")
 
 
@@ -38,6 +45,15 @@ class Reply(NamedTuple):
     body: bytes
     headers: Headers
     parts: AsyncGenerator[bytes, None] | None = None
+
+
+class Caller(NamedTuple):
+    """Whose request this is, as its key says. ``tenant``: that the request is about."""
+
+    key_id: str
+    tenant: str
+    is_everybodys: bool
+    """The key belongs to no single tenant."""
 
 
 class Call(Generic[Services_]):
@@ -59,6 +75,11 @@ class Call(Generic[Services_]):
     def part(self, name: str) -> str:
         """The part of the path that the route calls ``{name}``."""
         return self.scope["path_params"][name]  # type: ignore[no-any-return]
+
+    @property
+    def caller(self) -> Caller | None:
+        """Who asks; None while no key is needed."""
+        return self.scope.get(CALLER)
 
     @property
     def task_id(self) -> str:

@@ -2,19 +2,23 @@
 
 An event stream names where it is by ``id``, so that ``Last-Event-ID`` goes on after it: of a task the
 id of a line, of a tenant's events a place in all shards. It ends with its subject, with this process,
-or when its reader leaves. Invariant: no more streams at a time than the settings allow.
+or when its reader leaves; an outage of Redis is waited for, since a browser that is answered 503 does not
+ask again. Invariant: no more streams at a time than the settings allow.
 """
 
+import asyncio
 import contextlib
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
+
+import msgspec
 
 from tasksched import clock
 from tasksched.commands.live import EventQuery
-from tasksched.errors import Malformed
+from tasksched.errors import Malformed, Unavailable
 from tasksched.http import parse, render
-from tasksched.http.exchange import JSON, Reply
+from tasksched.http.exchange import JSON, RECHECK, Reply
 from tasksched.http.schema_live import (
     EventView,
     GapView,
@@ -33,6 +37,7 @@ from tasksched.store.reads import LINES_MAX
 EVENT_STREAM: Final = "text/event-stream"
 COMMENT_EVERY_MS: Final = 15_000
 RECONNECT_MS: Final = 1_000
+OUTAGE_REST_S: Final = 1.0
 _HEADERS: Final = [
     (b"content-type", EVENT_STREAM.encode()),
     (b"cache-control", b"no-store"),
@@ -54,9 +59,11 @@ async def log(call: Call) -> Reply:
     query = call.query("after", "limit")
     if EVENT_STREAM in (call.header(b"accept") or ""):
         after = _line_id(call.header(b"last-event-id") or query.get("after"))
-        return Reply(
-            200, b"", [*_HEADERS, _VARY], _stream(call, live.follow(tenant, call.task_id, after))
-        )
+
+        def followed(place: str | None) -> AsyncGenerator[Followed | Quiet, None]:
+            return live.follow(tenant, call.task_id, place)
+
+        return Reply(200, b"", [*_HEADERS, _VARY], _stream(call, _lasting(followed, after)))
     after = _line_id(query.get("after"))
     limit = parse.whole(query.get("limit"), "limit", default=LINES_MAX, most=LINES_MAX)
     found = await live.lines(tenant, call.task_id, after=after, limit=limit)
@@ -80,7 +87,32 @@ async def events(call: Call) -> Reply:
         statuses=states_of(query.get("status")),
         after=call.header(b"last-event-id") or None,
     )
-    return Reply(200, b"", _HEADERS, _stream(call, call.services.live.events(asked)))
+
+    def happening(place: str | None) -> AsyncGenerator[Happened | Gap | Quiet, None]:
+        return call.services.live.events(msgspec.structs.replace(asked, after=place))
+
+    return Reply(200, b"", _HEADERS, _stream(call, _lasting(happening, asked.after)))
+
+
+async def _lasting(
+    begin: Callable[[str | None], AsyncGenerator[Told, None]], after: str | None
+) -> AsyncGenerator[Told, None]:
+    """What is told from ``after`` on, through outages. One at the very beginning is raised."""
+    place, heard = after, False
+    while True:
+        try:
+            async with contextlib.aclosing(begin(place)) as told:
+                async for each in told:
+                    heard = True
+                    if isinstance(each, LineSaid | Happened | Gap | Quiet):
+                        place = each.id or place
+                    yield each
+            return
+        except Unavailable:
+            if not heard and after is None:
+                raise
+        yield Quiet()
+        await asyncio.sleep(OUTAGE_REST_S)
 
 
 async def _stream(call: Call, told: AsyncGenerator[Told, None]) -> AsyncGenerator[bytes, None]:
@@ -92,6 +124,7 @@ async def _stream(call: Call, told: AsyncGenerator[Told, None]) -> AsyncGenerato
             async for each in told:
                 if services.system.draining:
                     return
+                await call.scope[RECHECK]()
                 if not isinstance(each, Quiet):
                     said_ms = clock.mono_ms()
                     yield _frame(each)

@@ -1,8 +1,7 @@
 """Middleware: what every request passes, outermost first. Plain ASGI, no request objects.
 
 Each class does one thing and its price is a closure or two: a request id in and out, errors to
-problem+json (Starlette's own 404 and 405 among them), the Host check of a server without keys, the
-prefix ``/v1``, and the size of a body, by its header and by count. Nothing here knows a route but the
+problem+json (Starlette's own 404 and 405 among them), the prefix ``/v1``, and the size of a body, by its header and by count. Nothing here knows a route but the
 one whose body may be larger.
 """
 
@@ -97,27 +96,21 @@ def _note(error: Exception, scope: Scope) -> None:
         _log.warning("http.unavailable", error=str(error), **where)
 
 
-class LoopbackOnly:
+def require_loopback(scope: Scope) -> None:
     """For a server without keys: only this machine's own programs are served.
 
     Host must be a loopback name, else a foreign page whose name resolves to 127.0.0.1 could read
     and write here (DNS rebinding); and a page from elsewhere must not change anything (Origin).
+    Raises Misdirected, Forbidden.
     """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            host = _header(scope, b"host")
-            if host is None or not is_loopback(host.decode("latin-1")):
-                raise Misdirected(
-                    "without API keys only the host names localhost, 127.0.0.1 and [::1] are served"
-                )
-            origin = _header(scope, b"origin")
-            if origin is not None and scope["method"] not in _SAFE:
-                check_origin(origin.decode("latin-1"))
-        await self._app(scope, receive, send)
+    host = _header(scope, b"host")
+    if host is None or not is_loopback(host.decode("latin-1")):
+        raise Misdirected(
+            "without API keys only the host names localhost, 127.0.0.1 and [::1] are served"
+        )
+    origin = _header(scope, b"origin")
+    if origin is not None and scope["method"] not in _SAFE:
+        check_origin(origin.decode("latin-1"))
 
 
 def is_loopback(host: str) -> bool:

@@ -8,7 +8,7 @@ error of the tree is one response, ``Problem``, under the statuses that its rout
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -17,13 +17,19 @@ from tasksched.http.schema import NothingBody, ProblemView
 from tasksched.http.schema_bulk import RedriveChangesBody
 from tasksched.http.schema_webhooks import RotateBody
 from tasksched.http.services import VERSION, Services
+from tasksched.model.apikey import Scope
 
 _OPTIONAL: Final = frozenset({NothingBody, RedriveChangesBody, RotateBody})
 _REF: Final = "#/components/schemas/{name}"
 
 
+OpScope = Scope | Literal["namespace", "callback", "public"]
+"""What an operation needs: a scope of the key; ``namespace``: admin of no single tenant, for what concerns
+all of them; ``callback``: the token of an attempt, and no key; ``public``: nothing."""
+
+
 class Op(NamedTuple):
-    """One route of the API: where it is, who answers it, what it takes and gives.
+    """One route of the API: where it is, what it needs, who answers it, what it takes and gives.
 
     ``gives``: status → a Struct (as JSON), a media type, or None for no body. ``takes``: media type →
     schema type. ``hears``: parameters by their key in ``PARAMETERS``, as ``?limit`` or ``If-Match``.
@@ -31,6 +37,7 @@ class Op(NamedTuple):
 
     verb: str
     path: str
+    scope: OpScope
     handler: Handler[Services]
     gives: Mapping[int, Any]
     takes: Mapping[str, Any] = {}
@@ -42,7 +49,10 @@ _TEXT: Final = {"type": "string"}
 _SECONDS: Final = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
 
 PARAMETERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "Tasksched-Tenant": ("Whose request this is, while no API keys are configured", _TEXT),
+    "Tasksched-Tenant": (
+        "Whose request this is, without API keys or with one of every tenant",
+        _TEXT,
+    ),
     "Idempotency-Key": ("Quoted or bare; the same key and command again answers 200", _TEXT),
     "Prefer": ("`wait=20`: answer when the task is final, or after so many seconds", _TEXT),
     "Durability": (
@@ -86,6 +96,22 @@ PARAMETERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 }
 
 
+_SCHEMES: Final = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key, ts_…, whose scopes include the one named, or admin. "
+        "While no key was ever made, this machine is served without.",
+    },
+    "callback": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "Tasksched-Callback-Token",
+        "description": "What the attempt was given to report with.",
+    },
+}
+
+
 def describe(ops: Sequence[Op]) -> bytes:
     """The document as JSON."""
     structs = sorted({s for op in ops for s in _structs(op)} | {ProblemView}, key=_name_of)
@@ -107,6 +133,7 @@ def describe(ops: Sequence[Op]) -> bytes:
         "components": {
             "schemas": components,
             "responses": {"Problem": _problem_response(shapes[ProblemView])},
+            "securitySchemes": _SCHEMES,
         },
     }
     # Docstrings mark code with two backticks, Markdown with one.
@@ -131,7 +158,8 @@ def _operation(op: Op, shapes: Mapping[type, Any]) -> dict[str, Any]:
     }
     if rest:
         found["description"] = rest
-    for status in op.refuses:
+    found["security"] = _security(op.scope)
+    for status in (*op.refuses, *(() if op.scope in {"public", "callback"} else (401, 403))):
         found["responses"][str(status)] = {"$ref": "#/components/responses/Problem"}
     found["responses"]["default"] = {"$ref": "#/components/responses/Problem"}
     parameters = [_parameter(name) for name in op.hears]
@@ -144,6 +172,14 @@ def _operation(op: Op, shapes: Mapping[type, Any]) -> dict[str, Any]:
         required = _OPTIONAL.isdisjoint(op.takes.values())
         found["requestBody"] = {"required": required, "content": content}
     return found
+
+
+def _security(scope: OpScope) -> list[dict[str, list[str]]]:
+    if scope == "public":
+        return []
+    if scope == "callback":
+        return [{"callback": []}]
+    return [{"bearer": ["admin" if scope == "namespace" else scope]}]
 
 
 def _operation_id(op: Op) -> str:
@@ -187,7 +223,15 @@ def _problem_response(shape: Any) -> dict[str, Any]:
     return {
         "description": "What went wrong (RFC 9457)",
         "headers": {
-            "Retry-After": {"description": "Seconds, on 429 and 503", "schema": {"type": "integer"}}
+            "Retry-After": {
+                "description": "Seconds, on 429 and 503",
+                "schema": {"type": "integer"},
+            },
+            "RateLimit-Policy": {
+                "description": "On 429: the quota and its window",
+                "schema": _TEXT,
+            },
+            "RateLimit": {"description": "On 429: what remains, and the reset", "schema": _TEXT},
         },
         "content": {"application/problem+json": {"schema": shape}},
     }

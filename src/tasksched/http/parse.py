@@ -21,11 +21,14 @@ from tasksched.model import codec, names
 from tasksched.model.durations import DAY_MS, SECOND_MS, parse_duration
 from tasksched.model.http_rules import check_headers, check_url
 from tasksched.model.instants import parse_bound, parse_instant
+from tasksched.model.limits import check_concurrency_limit
+from tasksched.model.names import check_concurrency_key
 from tasksched.model.receivers import check_queue, check_receivers
 from tasksched.model.retry import Retry
 from tasksched.model.task import (
     DEFAULT_RETRY,
     HTTP_ROUTE,
+    Concurrency,
     HandlerTarget,
     HttpTarget,
     Target,
@@ -181,6 +184,7 @@ def task_spec(body: object, source: Source) -> TaskSpec:
         expires_at_ms=members.take("expires_at", _expiry_rule(zone), None, None),
         tags=members.take("tags", names.check_tags, (), ()),
         notify=members.take("notify", check_receivers, (), ()),
+        concurrency=read_concurrency(members),
         key=source.key if key is None else key,
     )
     members.finish()
@@ -204,6 +208,8 @@ def changes(body: object, payload_bytes_max: int) -> Changes:
         expires_at_ms=members.take("expires_at", _expiry_rule(zone), _UNSET, None),
         tags=members.take("tags", names.check_tags, _UNSET, ()),
         notify=members.take("notify", check_receivers, _UNSET, ()),
+        concurrency_key=members.take("concurrency_key", check_concurrency_key, _UNSET, None),
+        concurrency_limit=members.take("concurrency_limit", check_concurrency_limit, _UNSET),
     )
     members.finish()
     return found
@@ -258,6 +264,15 @@ def read_timeout(value: object, pointer: str) -> int:
 
 def read_lease(value: object, pointer: str) -> int:
     return parse_duration(value, pointer, least_ms=SECOND_MS, most_ms=DAY_MS)
+
+
+def read_concurrency(members: Members) -> Concurrency | None:
+    """The concurrency key with its limit, 1 where none is named."""
+    key = members.take("concurrency_key", check_concurrency_key, None, None)
+    limit = members.take("concurrency_limit", check_concurrency_limit, None, None)
+    if limit is not None and not members.has("concurrency_key"):
+        members.refuse("concurrency_limit", "a limit belongs to a concurrency_key")
+    return None if key is None else Concurrency(key, limit or 1)
 
 
 NO_TARGET: Final[Target] = HandlerTarget("")  # stands in until `finish` raises
@@ -319,8 +334,6 @@ def _token(name: str) -> str:
 # -- headers ------------------------------------------------------------------------------------
 
 _ESCAPED = re.compile(r'\\(["\\])')
-_WAIT = re.compile(r"wait\s*=\s*\"?([0-9]{1,9})\"?")
-_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
 _ETAG = re.compile(r'(W/)?"([^"]*)"')
 
 
@@ -345,17 +358,6 @@ def key_of(header: str | None) -> str | None:
     return names.check_header_key(text, "@Idempotency-Key")
 
 
-def preferred_wait_s(header: str | None) -> int | None:
-    """``wait=n`` of ``Prefer`` (RFC 7240). What cannot be read is no preference."""
-    if header is None:
-        return None
-    for part in header.split(","):
-        found = _WAIT.fullmatch(part.partition(";")[0].strip().lower())
-        if found:
-            return int(found[1])
-    return None
-
-
 def whole(text: str | None, name: str, *, default: int, most: int) -> int:
     """The query parameter ``name`` as a whole number from 1 to ``most``. Raises Invalid."""
     if text is None:
@@ -363,12 +365,6 @@ def whole(text: str | None, name: str, *, default: int, most: int) -> int:
     if text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most:
         return int(text)
     raise Invalid(f"a whole number from 1 to {most} is needed", f"?{name}")
-
-
-def wait_ms(text: str) -> int:
-    """The value of ``?wait=``: seconds, or a duration with units. Raises Invalid."""
-    value = float(text) if _SECONDS.fullmatch(text) else text
-    return parse_duration(value, "?wait")
 
 
 def version_of(if_match: str | None) -> int | None:

@@ -16,6 +16,7 @@ from tasksched.http.parse import (
     Members,
     Rule,
     payload_rule,
+    read_concurrency,
     read_lease,
     read_target,
     read_timeout,
@@ -127,6 +128,7 @@ def _template(members: Members, source: Source) -> TaskSpec:
         lease_ms=members.take("lease", read_lease, None, None),
         tags=members.take("tags", names.check_tags, (), ()),
         notify=members.take("notify", check_schedule_receivers, (), ()),
+        concurrency=read_concurrency(members),
     )
 
 
@@ -159,6 +161,8 @@ def merged(body: object, old: Mapping[str, Any]) -> dict[str, Any]:
                 kept.pop(name, None)
         if "delay" not in kinds:
             kept.pop("after", None)
+    if body.get("concurrency_key", "") is None:
+        kept.pop("concurrency_limit", None)
     return {**kept, **body}
 
 

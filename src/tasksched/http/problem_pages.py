@@ -29,6 +29,7 @@ _TEXTS: Final = {
     "NOT_FOUND": "There is nothing of this id in this tenant, or nothing is served at this path.",
     "CONFLICT": "The state of what is there forbids it; the answer says which state that is.",
     "STALE": "Another attempt owns the task now: this one should stop and must not repeat what it reported.",
+    "DRAINING": "The queue or the tenant is drained: nothing is created there, what is there still runs. Nothing was created, and an Idempotency-Key is still unused.",
     "PRECONDITION_FAILED": "If-Match names another version than the one that is there, which the answer tells: look again, then decide again. Or If-None-Match: * found something.",
     "PRECONDITION_REQUIRED": "This would change what is there. Name the version that is meant with If-Match, as ETag told it, so that nobody's change is lost.",
     "UNAUTHORIZED": "Who asks is not known here.",

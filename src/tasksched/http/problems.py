@@ -14,12 +14,14 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from tasksched.errors import (
+    Forbidden,
     Invalid,
     NotFound,
     Overloaded,
     Problem,
     RateLimited,
     TaskschedError,
+    Unauthorized,
     Unavailable,
 )
 from tasksched.http.exchange import Headers, Reply
@@ -143,6 +145,13 @@ def _headers(error: TaskschedError) -> Headers:
     if error.status in {429, 503}:
         seconds = max(math.ceil(error.extra.get("retry_after_ms", RETRY_MS) / 1_000), 1)
         return [(b"retry-after", b"%d" % seconds), *_rate_fields(error, seconds)]
+    if isinstance(error, Unauthorized):
+        return [(b"www-authenticate", b'Bearer realm="tasksched"')]
+    if isinstance(error, Forbidden) and "scope" in error.extra:
+        asked = (
+            f'Bearer realm="tasksched", error="insufficient_scope", scope="{error.extra["scope"]}"'
+        )
+        return [(b"www-authenticate", asked.encode())]
     if isinstance(error, MethodNotAllowed) and error.extra.get("allow"):
         return [(b"allow", error.extra["allow"].encode())]
     return []
@@ -153,7 +162,8 @@ def _rate_fields(error: TaskschedError, seconds: int) -> Headers:
     quota = error.extra.get("quota")
     if not isinstance(error, RateLimited) or quota is None:
         return []
-    window = ";w=1" if error.limit == "create_rate" else ""
+    window_s = error.extra.get("window_s")
+    window = "" if window_s is None else f";w={window_s}"
     return [
         (b"ratelimit-policy", f'"{error.limit}";q={quota}{window}'.encode()),
         (b"ratelimit", f'"{error.limit}";r=0;t={seconds}'.encode()),

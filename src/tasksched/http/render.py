@@ -85,6 +85,8 @@ def task_view(task: Task) -> TaskView:
         postponed=task.postponed,
         tags=list(task.tags),
         notify=receivers(task.notify),
+        concurrency_key=task.concurrency.key if task.concurrency else None,
+        concurrency_limit=task.concurrency.limit if task.concurrency else None,
         delivery=_delivery(task.delivery),
         retry=retry_view(task.retry),
         timeout=length(task.timeout_ms),

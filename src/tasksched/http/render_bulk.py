@@ -1,4 +1,4 @@
-"""Render bulk: groups, operations and tenants, as the bytes of an answer. As ``render``."""
+"""Render bulk: groups, operations and retention, as the bytes of an answer. As ``render``."""
 
 from typing import Any, Final
 
@@ -14,13 +14,11 @@ from tasksched.http.schema_bulk import (
     OperationTimes,
     OperationView,
     RetentionView,
-    TenantView,
 )
 from tasksched.model.instants import format_instant
 from tasksched.model.operation import Count, Operation
 from tasksched.model.tenant import TenantSettings
 from tasksched.settings import Settings
-from tasksched.store.records import Kept
 
 _TIMES: Final = ("run_at_ms", "expires_at_ms")
 
@@ -90,23 +88,20 @@ def _changes(stored: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def tenant(name: str, kept: Kept[TenantSettings], settings: Settings) -> bytes:
-    chosen = kept.value
-    return encode(
-        TenantView(
-            tenant=name,
-            version=kept.version,
-            retention=RetentionView(
-                success=length(chosen.retention_success_ms),
-                failed=length(chosen.retention_failed_ms),
-                count=chosen.retention_count_max,
-                bytes=chosen.retention_bytes_max,
-            ),
-            defaults=RetentionView(
-                success=length(settings.retention_success_ms),
-                failed=length(settings.retention_failed_ms),
-                count=settings.retention_count_max,
-                bytes=settings.retention_bytes_max or None,
-            ),
-        )
+def retention_views(
+    chosen: TenantSettings, settings: Settings
+) -> tuple[RetentionView, RetentionView]:
+    """What is set for a tenant, and what holds where nothing is."""
+    own = RetentionView(
+        success=length(chosen.retention_success_ms),
+        failed=length(chosen.retention_failed_ms),
+        count=chosen.retention_count_max,
+        bytes=chosen.retention_bytes_max,
     )
+    defaults = RetentionView(
+        success=length(settings.retention_success_ms),
+        failed=length(settings.retention_failed_ms),
+        count=settings.retention_count_max,
+        bytes=settings.retention_bytes_max or None,
+    )
+    return own, defaults

@@ -56,6 +56,8 @@ def recurring_view(schedule: Schedule, standing: Standing) -> RecurringView:
         lease=length(template.lease_ms),
         tags=list(template.tags),
         notify=receivers(template.notify),
+        concurrency_key=template.concurrency.key if template.concurrency else None,
+        concurrency_limit=template.concurrency.limit if template.concurrency else None,
         max_runs=spec.max_runs,
         overlap=spec.overlap,
         catch_up=spec.misfire.catch_up,

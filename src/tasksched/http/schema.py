@@ -16,6 +16,7 @@ from tasksched.http.schema_notify import (
     ReceiverBody,
     ReceiverView,
 )
+from tasksched.model.limits import CONCURRENCY_MAX
 from tasksched.model.names import HANDLER_NAME_MAX, KEY_MAX, NAME_MAX, TAGS_MAX
 from tasksched.model.states import OutcomeName, State
 
@@ -30,6 +31,9 @@ def _name(most: int, description: str) -> Meta:
 Name = Annotated[str, _name(NAME_MAX, "ASCII letters and digits, then also . _ -")]
 HandlerName = Annotated[str, _name(HANDLER_NAME_MAX, "The name workers know a function by")]
 Key = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": KEY_MAX})]
+ConcurrencyLimit = Annotated[
+    int, Meta(extra_json_schema={"minimum": 1, "maximum": CONCURRENCY_MAX})
+]
 Instant = Annotated[
     str,
     Meta(
@@ -107,6 +111,8 @@ class TaskBody(Struct, forbid_unknown_fields=True, kw_only=True):
     expires_at: Instant | None = None
     tags: Tags | None = None
     notify: list[ReceiverBody] | None = None
+    concurrency_key: Key | None = None
+    concurrency_limit: ConcurrencyLimit | None = None
     idempotency_key: Key | None = None
 
 
@@ -126,6 +132,8 @@ class ChangesBody(Struct, forbid_unknown_fields=True, kw_only=True):
     expires_at: Instant | None | UnsetType = UNSET
     tags: Tags | None | UnsetType = UNSET
     notify: list[ReceiverBody] | None | UnsetType = UNSET
+    concurrency_key: Key | None | UnsetType = UNSET
+    concurrency_limit: ConcurrencyLimit | UnsetType = UNSET
 
 
 class NothingBody(Struct, forbid_unknown_fields=True):
@@ -204,6 +212,8 @@ class TaskView(Struct, kw_only=True):
     log_url: str | UnsetType = UNSET
     tags: list[str]
     notify: list[ReceiverView]
+    concurrency_key: str | None
+    concurrency_limit: int | None
     delivery: DeliveryOf | UnsetType = UNSET
     retry: RetryView
     timeout: Length | None
@@ -380,18 +390,4 @@ class WorkerPage(Struct):
     """What each live worker says about itself."""
 
     items: list[dict[str, Any]]
-    next_cursor: str | None
-
-
-class QueueView(Struct):
-    """A queue, and how many tasks it holds in each state."""
-
-    name: str
-    counts: dict[str, int]
-
-
-class QueuePage(Struct):
-    """Queues by name."""
-
-    items: list[QueueView]
     next_cursor: str | None

@@ -1,4 +1,4 @@
-"""Schema bulk: the public shapes of dead letters, operations and tenants. As ``schema``."""
+"""Schema bulk: the public shapes of dead letters, operations and retention. As ``schema``."""
 
 from typing import Annotated, Any, Literal
 
@@ -90,12 +90,6 @@ class RetentionBody(Struct, forbid_unknown_fields=True, kw_only=True):
     failed: DurationIn | None = None
     count: int | None = None
     bytes: int | None = None
-
-
-class TenantBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The settings of a tenant, replaced as a whole."""
-
-    retention: RetentionBody | None = None
 
 
 # -- out ----------------------------------------------------------------------------------------
@@ -190,12 +184,3 @@ class RetentionView(Struct, kw_only=True):
     failed: Length | None
     count: int | None
     bytes: int | None
-
-
-class TenantView(Struct, kw_only=True):
-    """What is set for a tenant, and what holds where nothing is (bytes null: a share of memory)."""
-
-    tenant: str
-    version: int
-    retention: RetentionView
-    defaults: RetentionView

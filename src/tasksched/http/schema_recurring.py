@@ -9,11 +9,13 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from tasksched.http.schema import (
+    ConcurrencyLimit,
     Durability,
     DurationIn,
     HandlerTargetBody,
     HttpTargetBody,
     Instant,
+    Key,
     Length,
     Moment,
     Name,
@@ -85,6 +87,8 @@ class RecurringBody(RuleBody, forbid_unknown_fields=True, kw_only=True):
     lease: DurationIn | None = None
     tags: Tags | None = None
     notify: list[ReceiverBody] | None = None
+    concurrency_key: Key | None = None
+    concurrency_limit: ConcurrencyLimit | None = None
     max_runs: Annotated[int, _whole(RUNS_MAX)] | None = None
     overlap: Overlap | None = "skip"
     catch_up: CatchUp | None = "one"
@@ -117,6 +121,8 @@ class RecurringChangesBody(Struct, forbid_unknown_fields=True, kw_only=True):
     lease: DurationIn | None | UnsetType = UNSET
     tags: Tags | None | UnsetType = UNSET
     notify: list[ReceiverBody] | None | UnsetType = UNSET
+    concurrency_key: Key | None | UnsetType = UNSET
+    concurrency_limit: ConcurrencyLimit | None | UnsetType = UNSET
     max_runs: Annotated[int, _whole(RUNS_MAX)] | None | UnsetType = UNSET
     overlap: Overlap | None | UnsetType = UNSET
     catch_up: CatchUp | None | UnsetType = UNSET
@@ -194,6 +200,8 @@ class RecurringView(Struct, kw_only=True):
     lease: Length | None
     tags: list[str]
     notify: list[ReceiverView]
+    concurrency_key: str | None
+    concurrency_limit: int | None
     max_runs: int | None
     overlap: Overlap
     catch_up: CatchUp

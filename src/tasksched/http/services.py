@@ -4,11 +4,14 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Final
 
+from tasksched.commands.access import Access
 from tasksched.commands.admission import Admission
+from tasksched.commands.audit import Audit
 from tasksched.commands.bulk import Bulk
 from tasksched.commands.callbacks import Callbacks
 from tasksched.commands.endpoints import Endpoints
 from tasksched.commands.live import Live
+from tasksched.commands.queues import Queues
 from tasksched.commands.recurring import Recurring
 from tasksched.commands.system import System
 from tasksched.commands.tasks import Tasks
@@ -34,7 +37,10 @@ class Services:
     live: Live
     bulk: Bulk
     tenants: Tenants
+    queues: Queues
     admission: Admission
+    access: Access
+    audit: Audit
     refusals: Refusals = field(default_factory=Refusals)
     streams: Streams = field(default_factory=Streams)
 

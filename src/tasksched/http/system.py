@@ -6,6 +6,7 @@ Metrics are read at scrape time from the store's counters, so every API process 
 queues, states and routes, so many of each at most, the rest summed up under a name that none can have.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,18 +21,17 @@ from tasksched.commands.system import Snapshot
 from tasksched.errors import TaskschedError
 from tasksched.http import render
 from tasksched.http.exchange import JSON, Reply
+from tasksched.http.guard import BLIND, sees_details
 from tasksched.http.refusals import Refusals
 from tasksched.http.schema import (
     HealthView,
-    QueuePage,
-    QueueView,
     RedisView,
     StatsView,
     StatusView,
     WorkerPage,
 )
+from tasksched.http.schema_audit import HealthStatusView
 from tasksched.http.services import VERSION, Call
-from tasksched.http.tasks import tenant_of
 from tasksched.model.durations import format_duration
 from tasksched.model.instants import format_instant
 
@@ -65,7 +65,11 @@ async def healthz(call: Call) -> Reply:
 
 
 async def health(call: Call) -> Reply:
-    """Redis, schedulers, workers, how far behind, and what should be looked after."""
+    """Redis, schedulers, workers, how far behind, and what should be looked after.
+
+    Where keys are needed, all but ``status`` is for those with the scope operate.
+    """
+    is_trusted = await sees_details(call)
     found = await call.services.system.health()
     redis, admission = found.redis, call.services.admission
     await admission.look()
@@ -91,7 +95,8 @@ async def health(call: Call) -> Reply:
         lag=None if found.lag_ms is None else format_duration(found.lag_ms),
         warnings=warnings,
     )
-    return _json(view, 503 if redis is None else 200)
+    status = 503 if redis is None else 200
+    return _json(view if is_trusted else HealthStatusView(view.status), status)
 
 
 async def stats(call: Call) -> Reply:
@@ -132,23 +137,15 @@ def _worker(said: Mapping[str, str]) -> dict[str, Any]:
     return shown
 
 
-async def queues(call: Call) -> Reply:
-    """The queues that hold tasks of the tenant, with how many in which state."""
-    call.query()
-    counts = await call.services.system.counts(tenant_of(call))
-    items = [QueueView(name, states) for name, states in sorted(counts.by_queue.items())]
-    return _json(QueuePage(items, None))
-
-
 # -- metrics ------------------------------------------------------------------------------------
 
 
 async def metrics(call: Call) -> Reply:
     """Prometheus' text format, read from the store's counters at this moment."""
-    try:
-        snapshot = await call.services.system.snapshot()
-    except TaskschedError:
-        snapshot = None
+    snapshot = None
+    if BLIND not in call.scope:
+        with contextlib.suppress(TaskschedError):
+            snapshot = await call.services.system.snapshot()
     registry = CollectorRegistry(auto_describe=False)
     services = call.services
     await services.admission.look()
@@ -214,11 +211,14 @@ def _families(snapshot: Snapshot) -> Iterator[Metric]:
         findings.add_metric([kind], number)
     yield findings
     parked = GaugeMetricFamily(
-        "tasksched_parked_streams", "Streams that may not be served now, by reason", labels=["reason"]
+        "tasksched_parked_streams",
+        "Streams that may not be served now, by reason",
+        labels=["reason"],
     )
     for reason, number in snapshot.parked.streams.items():
         parked.add_metric([reason], number)
     yield parked
+    yield from _limits(snapshot)
     unserved = GaugeMetricFamily(
         "tasksched_tasks_without_worker",
         "Due tasks that no live worker serves, by handler and version",
@@ -227,6 +227,31 @@ def _families(snapshot: Snapshot) -> Iterator[Metric]:
     for route, number in _most(snapshot.parked.without_worker):
         unserved.add_metric([route], number)
     yield unserved
+
+
+def _limits(snapshot: Snapshot) -> Iterator[Metric]:
+    """What stands aside, and how limited queues are used. No label names a tenant or a key."""
+    lanes = GaugeMetricFamily(
+        "tasksched_parked_lanes", "Lanes of tenants that stand aside, by reason", labels=["reason"]
+    )
+    for reason, number in snapshot.parked.lanes.items():
+        lanes.add_metric([reason], number)
+    yield lanes
+    names = {
+        "most": "tasksched_queue_permits",
+        "in_use": "tasksched_queue_permits_in_use",
+        "allotted": "tasksched_queue_permits_allotted",
+    }
+    texts = {
+        "most": "Tasks of a limited queue that may run at a time",
+        "in_use": "Tasks of a limited queue that run or are about to",
+        "allotted": "Permits of a limited queue that its shards have",
+    }
+    for field, name in names.items():
+        family = GaugeMetricFamily(name, texts[field], labels=["queue"])
+        for queue, permits in list(snapshot.permits.items())[:QUEUES_MAX]:
+            family.add_metric([queue], getattr(permits, field))
+        yield family
 
 
 def _most(by_route: Mapping[str, int]) -> Iterable[tuple[str, int]]:

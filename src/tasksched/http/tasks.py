@@ -6,6 +6,7 @@ Whoever names a ``Durability`` is told which one was reached. The tenant comes f
 while no keys are configured, and never from a body.
 """
 
+import re
 from typing import Final, get_args
 
 from tasksched.commands.explain import why_waiting
@@ -20,6 +21,7 @@ from tasksched.http.schema import ChangedView, CountView, Durability, TaskView
 from tasksched.http.schema_bulk import DeletedView
 from tasksched.http.services import Call
 from tasksched.model import names
+from tasksched.model.durations import parse_duration
 from tasksched.model.filters import check_handler_pattern
 from tasksched.model.instants import parse_instant
 from tasksched.model.states import FINAL, STATES, WAITING, State
@@ -34,13 +36,17 @@ PRIVATE = (b"cache-control", b"private, no-cache")
 _FIRST_ETAG = (b"etag", b'"1"')
 REPLAYED = (b"idempotency-replayed", b"true")
 _NO_CHANGE = Changes()
+_WAIT = re.compile(r"wait\s*=\s*\"?([0-9]{1,9})\"?")
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
 
 
 # -- what requests have in common -----------------------------------------------------------------
 
 
 def tenant_of(call: Call) -> str:
-    """Whose request this is. Raises Invalid."""
+    """Whose request this is: its key says so, or a header while none is needed. Raises Invalid."""
+    if call.caller is not None:
+        return call.caller.tenant
     given = call.header(b"tasksched-tenant")
     if given is None:
         return call.services.settings.tenant
@@ -89,12 +95,29 @@ async def no_options(call: Call) -> None:
 def waits_ms(call: Call, query: dict[str, str]) -> tuple[int, Headers]:
     """How long to hold the answer, and the header that says a preference was heard."""
     if "wait" in query:
-        return min(parse.wait_ms(query["wait"]), WAIT_MAX_MS), []
-    wait_s = parse.preferred_wait_s(call.header(b"prefer"))
+        return min(_wait_ms(query["wait"]), WAIT_MAX_MS), []
+    wait_s = _preferred_wait_s(call.header(b"prefer"))
     if wait_s is None:
         return 0, []
     wait_ms = min(wait_s * 1_000, WAIT_MAX_MS)
     return wait_ms, [(b"preference-applied", b"wait=%d" % (wait_ms // 1_000))]
+
+
+def _preferred_wait_s(header: str | None) -> int | None:
+    """``wait=n`` of ``Prefer`` (RFC 7240). What cannot be read is no preference."""
+    if header is None:
+        return None
+    for part in header.split(","):
+        found = _WAIT.fullmatch(part.partition(";")[0].strip().lower())
+        if found:
+            return int(found[1])
+    return None
+
+
+def _wait_ms(text: str) -> int:
+    """The value of ``?wait=``: seconds, or a duration with units. Raises Invalid."""
+    value = float(text) if _SECONDS.fullmatch(text) else text
+    return parse_duration(value, "?wait")
 
 
 def task_reply(view: TaskView, status: int = 200, headers: Headers | None = None) -> Reply:

@@ -45,14 +45,23 @@ def check_key(value: object, pointer: str = "") -> str:
     Letters of any script are welcome and compared as they are, without normalisation. A lone
     surrogate is refused: it has no UTF-8 and could be neither hashed nor stored.
     """
+    return _free_text(value, pointer, "an idempotency key")
+
+
+def check_concurrency_key(value: object, pointer: str = "") -> str:
+    """What tasks that must not run together have in common; the form of ``check_key``."""
+    return _free_text(value, pointer, "a concurrency key")
+
+
+def _free_text(value: object, pointer: str, what: str) -> str:
     if not isinstance(value, str):
-        raise Invalid(f"an idempotency key is a string, not {_kind(value)}", pointer)
+        raise Invalid(f"{what} is a string, not {_kind(value)}", pointer)
     if not 1 <= len(value) <= KEY_MAX:
-        raise Invalid(f"an idempotency key has 1 to {KEY_MAX} characters", pointer)
+        raise Invalid(f"{what} has 1 to {KEY_MAX} characters", pointer)
     if _CONTROL.search(value):
-        raise Invalid("an idempotency key has no control characters", pointer)
+        raise Invalid(f"{what} has no control characters", pointer)
     if _SURROGATE.search(value):
-        raise Invalid("an idempotency key has no lone surrogates", pointer)
+        raise Invalid(f"{what} has no lone surrogates", pointer)
     return value
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from tasksched.errors import Invalid
 from tasksched.model.notify import NOTIFY_ROUTE, Cause, Delivery, Receiver, words_of
 from tasksched.model.retry import Retry
 from tasksched.model.states import OutcomeName, State
@@ -73,6 +74,23 @@ def permit_key_of(tenant: str, concurrency: Concurrency | None) -> str:
         return ""
     digest = hashlib.sha256(f"{tenant}\0concurrency\0{concurrency.key}".encode()).hexdigest()
     return f"{digest[:24]}:{concurrency.limit}"
+
+
+def edited_concurrency(
+    old: Concurrency | None,
+    key: str | None | msgspec.UnsetType,
+    limit: int | msgspec.UnsetType,
+) -> Concurrency | None:
+    """``old`` with another key (None: no more), or another limit. Raises Invalid for a limit alone."""
+    if key is msgspec.UNSET:
+        key = old.key if old is not None else None
+    if key is None:
+        if limit is not msgspec.UNSET:
+            raise Invalid("a limit belongs to a concurrency key", "/concurrency_limit")
+        return None
+    if limit is msgspec.UNSET:
+        limit = old.limit if old is not None else 1
+    return Concurrency(key, limit)
 
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,7 +253,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: Concurrency | None = None
     reason: str | None = None
     fingerprint: str | None = None  # of the error of a FAILED task
-    postponed: str | None = None  # why the last start was handed back: host_busy, circuit_open
+    postponed: str | None = None  # why the last start was handed back: host_busy, no_process
     is_deferred: bool = False  # it runs elsewhere, and its verdict comes by a callback
     error: ErrorInfo | None = None
     cancel_requested: bool = False

@@ -77,7 +77,7 @@ class Completer:
     async def _send(self, shard: int) -> None:
         try:
             while ends := self._cut(shard):
-                await self._prepare([run for run, _ in ends if run.lines])
+                await self._prepare([run for run, _ in ends if run.said])
                 kinds = {outcome.kind for _, outcome in ends}
                 if kinds.isdisjoint(_UNSETTLED):
                     await self._settle_all(shard, ends)

@@ -73,7 +73,6 @@ class Run:
         if self.entered and not self.in_thread and not self.ended and self.task is not None:
             self.task.cancel(why)
 
-
     def add_line(self, text: str) -> None:
         """It says a line. From any thread."""
         with _speaking:
@@ -114,18 +113,21 @@ class NoDesk:
     """The desk of an executor that nobody listens to."""
 
     def pulse(self, run: Run) -> None:
-        pass
+        del run
 
     def say(self, run: Run) -> None:
-        pass
+        del run
 
     async def checkpoint(self, run: Run, value: bytes) -> None:
-        raise Unavailable("there is no server to keep a checkpoint")
+        del value
+        raise Unavailable(f"there is no server to keep a checkpoint of {run.grant.id}")
 
     async def restore(self, run: Run) -> bytes | None:
+        del run
         return None
 
     def token(self, run: Run) -> str:
+        del run
         return ""
 
 

@@ -32,6 +32,7 @@ class StoreDesk:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._speakers: set[Run] = set()
         self._sending: asyncio.Task[None] | None = None
+        self._turns = [asyncio.Lock() for _ in range(store.shards)]
         self.pulse = pulse
         self.dropped = 0
 
@@ -58,10 +59,10 @@ class StoreDesk:
         return callback_token(self._store.secret, run.grant.id, run.grant.fence)
 
     async def flush(self, runs: Iterable[Run]) -> None:
-        """Sends what these runs have said; what cannot be sent is dropped."""
+        """Until what these runs have said is sent; what cannot be sent is dropped."""
         by_shard: dict[int, list[Run]] = {}
         for run in runs:
-            if run.lines:
+            if run.said:
                 by_shard.setdefault(run.shard, []).append(run)
         for shard, speakers in by_shard.items():
             await self._send(shard, speakers)
@@ -72,21 +73,24 @@ class StoreDesk:
             self._sending = asyncio.get_running_loop().create_task(self._send_soon())
 
     async def _send_soon(self) -> None:
-        while self._speakers:
-            await asyncio.sleep(SEND_EVERY_S)
-            speakers, self._speakers = self._speakers, set()
-            await self.flush(speakers)
-        self._sending = None
+        try:
+            while self._speakers:
+                await asyncio.sleep(SEND_EVERY_S)
+                speakers, self._speakers = self._speakers, set()
+                await self.flush(speakers)
+        finally:
+            self._sending = None
 
     async def _send(self, shard: int, speakers: list[Run]) -> None:
-        rows = [
-            (run.grant.id, run.grant.fence, seq, text)
-            for run in speakers
-            for seq, text in run.take_lines()
-        ]
-        try:
-            for first in range(0, len(rows), BATCH_MAX):
-                await self._store.lines(shard, rows[first : first + BATCH_MAX])
-        except TaskschedError as error:
-            self.dropped += len(rows)
-            _log.warning("lines.dropped", lines=len(rows), error=str(error))
+        async with self._turns[shard]:  # one after the other: lines stay in order, verdicts behind
+            rows = [
+                (run.grant.id, run.grant.fence, seq, text)
+                for run in speakers
+                for seq, text in run.take_lines()
+            ]
+            try:
+                for first in range(0, len(rows), BATCH_MAX):
+                    await self._store.lines(shard, rows[first : first + BATCH_MAX])
+            except TaskschedError as error:
+                self.dropped += len(rows)
+                _log.warning("lines.dropped", lines=len(rows), error=str(error))

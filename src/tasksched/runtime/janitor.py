@@ -5,7 +5,8 @@ age, count and bytes, as their tenant's settings say, else the installation's; e
 were lost from the watch index are watched again, consumers of dead workers are removed. Next times
 that were computed with another release of the zone data are computed anew: at the first look at a
 shard, and hourly, for a process with an older release may have written since. Settings that a shard
-has not heard of are copied to it.
+has not heard of are copied to it; and who wants to hear of a tenant's events is compared with its
+endpoints, one tenant a round. Invariant: where a tenant's settings cannot be read, nothing of it goes.
 """
 
 import asyncio
@@ -18,12 +19,14 @@ from tasksched import clock, log
 from tasksched.errors import TaskschedError
 from tasksched.model.tenant import TenantSettings
 from tasksched.runtime import ticker
+from tasksched.store import hooks
 from tasksched.store.protocol import BATCH_MAX, Store
 from tasksched.store.reads import Reads
 from tasksched.store.records import Records, copy_conf
 from tasksched.store.schedules import Schedules
 
 RETIME_MS = 3_600_000
+HOOKS_MS = 60_000  # between two looks at all tenants that have webhook endpoints
 BUDGET_SHARE = 4  # finished records may use a quarter of the server's memory budget
 
 _NOTHING_SET = TenantSettings()
@@ -51,6 +54,8 @@ class Janitor:
         self._rest_s = look_ms / 1000
         self._schedules = Schedules(store)
         self._tenants = Records(store, store.global_keys.tenants, TenantSettings)
+        self._untold: list[tuple[str, str]] = []
+        self._untold_ms = 0.0
         self._retimed_ms: dict[int, int] = {}
         self.removed = 0
         self.mended = 0
@@ -70,6 +75,7 @@ class Janitor:
     async def clean(self, shard: int) -> None:
         """One round over one shard."""
         await self._retime(shard)
+        await self._mend_hooks()
         await copy_conf(self._store, shard)
         keys, gateway = self._store.keys[shard], self._store.gateway
         streams, tenants = await gateway.pipeline(
@@ -79,9 +85,8 @@ class Janitor:
             await self._sweep(shard, stream.decode())
         if tenants:
             bytes_max = await self._bytes_max()
-            chosen = await self._tenants.all()
-            for name in tenants:
-                tenant = name.decode()
+            chosen, unreadable = await self._tenants.readable()
+            for tenant in {name.decode() for name in tenants}.difference(unreadable):
                 own = chosen[tenant].value if tenant in chosen else _NOTHING_SET
                 await self._prune(shard, tenant, self._limits(own, bytes_max))
 
@@ -91,6 +96,14 @@ class Janitor:
             return
         await ticker.retime(self._schedules, shard, await Reads(self._store).now_ms())
         self._retimed_ms[shard] = clock.mono_ms()
+
+    async def _mend_hooks(self) -> None:
+        if not self._untold and clock.mono_ms() >= self._untold_ms:
+            self._untold = await hooks.told(self._store)
+            self._untold_ms = clock.mono_ms() + HOOKS_MS
+        if self._untold:
+            tenant, said = self._untold.pop()
+            await hooks.mend(self._store, tenant, said)
 
     async def _sweep(self, shard: int, stream: str) -> None:
         start = "-"

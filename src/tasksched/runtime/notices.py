@@ -1,8 +1,8 @@
 """Notices: the run that tells everybody of one event, and what deliveries are signed with.
 
 A notification is a task that a script made with its verdict (``lua/lib/notify.lua``). Its run reads what
-happened, writes the message once, and makes a delivery for each receiver that wants it, in one script
-call and under ids that are functions of message and receiver: run twice, it makes none twice.
+happened, writes the message once, and makes a delivery for each receiver that wants it, under ids that
+are functions of message and receiver: run twice, it makes none twice.
 """
 
 import random
@@ -28,6 +28,7 @@ from tasksched.store.schedules import Schedules
 from tasksched.store.webhooks import TENANT, WebhookRecords
 
 RESULT_MAX: Final = 16 * 1024  # bytes of a result that a message repeats
+ROWS_MAX: Final = 20  # deliveries of one call: each repeats the body
 REST_MS: Final = 1_000
 SECRETS_S: Final = 3.0  # so long a worker signs with what it has read
 REMEMBERED_MAX: Final = 1_000
@@ -79,8 +80,8 @@ class Notices:
             self._row(grant.tenant, shard, body, url, delivery)
             for url, delivery in await self._receivers(grant.tenant, cause, message, own)
         ]
-        if rows:
-            await self._store.deliver(shard, grant.tenant, rows)
+        for first in range(0, len(rows), ROWS_MAX):
+            await self._store.deliver(shard, grant.tenant, rows[first : first + ROWS_MAX])
         return len(rows)
 
     async def _receivers(
@@ -237,12 +238,12 @@ class Secrets:
         return self._webhooks.opened(tenant, TENANT, current(stored, grant.started_ms))
 
     async def gone(self, grant: Grant) -> None:
-        """The receiver wants no more: its endpoint is disabled."""
-        delivery = grant.options.delivery
-        if delivery is None or delivery.endpoint is None:
+        """The receiver wants no more: its endpoint is disabled, if it still is where that was said."""
+        delivery, http = grant.options.delivery, grant.options.http
+        if delivery is None or delivery.endpoint is None or http is None:
             return
         now_ms = await self._reads.now_ms()
-        await self._webhooks.disable(grant.tenant, delivery.endpoint, GONE, now_ms)
+        await self._webhooks.disable(grant.tenant, delivery.endpoint, GONE, now_ms, url=http.url)
         self._known.pop((grant.tenant, delivery.endpoint, False), None)
 
     async def _remembered(self, tenant: str, owner: str, *, make: bool = False) -> Any:

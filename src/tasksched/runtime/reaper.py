@@ -32,7 +32,9 @@ async def reap_overdue(store: Store, shard: int) -> int:
 
 def _judged(run: Overdue) -> Outcome:
     if run.is_deferred:  # no worker was lost: nobody called back
-        error = error_info("CallbackTimeout", "the run was left to a callback, and none came in time")
+        error = error_info(
+            "CallbackTimeout", "the run was left to a callback, and none came in time"
+        )
         failure = Failure(error=error, kind="TIMED_OUT")
         return judge(failure, run.options.retry, attempts=run.attempts, rng=random.random)
     return judge_lost(

@@ -15,7 +15,7 @@ from tasksched.model.names import check_handler_name, check_name
 from tasksched.model.notify import Receiver
 from tasksched.model.receivers import check_queue
 from tasksched.model.retry import Retry
-from tasksched.model.task import DEFAULT_RETRY, HTTP_ROUTE, HandlerTarget
+from tasksched.model.task import DEFAULT_RETRY, HTTP_ROUTE, Concurrency, HandlerTarget
 
 Mode = Literal["async", "thread"]
 Upgrade = Callable[[Any], Any]
@@ -41,6 +41,7 @@ class Handler:
     timeout_ms: int | None = None
     lease_ms: int | None = None
     notify: tuple[Receiver, ...] = ()
+    concurrency: Concurrency | None = None
     upgrades: dict[str | None, Upgrade] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:

@@ -117,9 +117,6 @@ class Worker:
         self._executor.abandon = self._give
         self._cells = Cells(target, settings.cells or os.cpu_count() or 1) if target else None
         self._executor.cells = self._cells
-        self._desk = StoreDesk(store, bodies, lambda run: self._heartbeat.hurry(run))
-        self._executor.desk = self._desk
-        self._completer = Completer(store, self._answered, self._desk.flush)
         self._heartbeat = Heartbeat(
             open_sync,
             self.name,
@@ -128,6 +125,9 @@ class Worker:
             hear=self._told,
             describe=self._describe,
         )
+        self._desk = StoreDesk(store, bodies, self._heartbeat.hurry)
+        self._executor.desk = self._desk
+        self._completer = Completer(store, self._answered, self._desk.flush)
         self._taker = Taker(store, self, slots=self._slots, lease_ms=settings.lease_ms)
         channels = [keys.wake for keys in store.keys]
         self._listener = Listener(store.gateway, channels, self._heard, self._taker.flag_all)

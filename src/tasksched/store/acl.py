@@ -57,7 +57,7 @@ PLAIN: Final[Mapping[str, tuple[str, ...]]] = {
     "commands.parked": ("HGET", "ZCARD", "ZCOUNT", "ZRANGE"),
     "commands.quota": ("HGET",),
     "commands.recurring": ("LRANGE",),
-    "commands.system": ("INFO", "ROLE", "SRANDMEMBER", "XINFO|GROUPS", "XRANGE", "ZRANGE"),
+    "commands.system": ("HGET", "INFO", "ROLE", "SRANDMEMBER", "XINFO|GROUPS", "XRANGE", "ZRANGE"),
     "runtime.janitor": ("INFO", "SMEMBERS"),
     "store.beats": ("DEL", "EVAL", "EVALSHA", "ZREM"),
     "store.checks": ("COMMAND|INFO", "CONFIG|GET", "INFO", "TIME"),
@@ -67,7 +67,7 @@ PLAIN: Final[Mapping[str, tuple[str, ...]]] = {
     "store.namespace": ("HGET", "HMGET", "HSET", "HSETNX"),
     "store.permissions": ("ACL|DRYRUN", "ACL|WHOAMI", "COMMAND|INFO"),
     "store.reads": (
-        "GET", "HGET", "HGETALL", "HMGET", "LRANGE", "SISMEMBER", "SMEMBERS", "TIME", "XLEN",
+        "EXISTS", "GET", "HGET", "HGETALL", "HMGET", "LRANGE", "SISMEMBER", "SMEMBERS", "TIME", "XLEN",
         "XRANGE", "ZRANGE", "ZRANK", "ZSCORE",
     ),
     "store.records": ("HGET", "HGETALL", "HMGET"),
@@ -96,7 +96,7 @@ MODULES: Final[Mapping[Role, tuple[str, ...]]] = {
     "reader": (*_OPENING, *_QUERIES),
     "scheduler": (
         *_OPENING, "commands.quota", "runtime.janitor", "store.durability", "store.reads",
-        "store.records", "store.schedules", "store.wake",
+        "store.records", "store.rules", "store.schedules", "store.wake",
     ),
     "worker": (
         *_OPENING, "commands.recurring", "store.beats", "store.durability", "store.reads",

@@ -301,6 +301,21 @@ class NamespaceKeys:
         return f"{self.namespace}:operations"
 
     @property
+    def api_keys(self) -> str:
+        """hash · key id → "version JSON" of an API key, its secret as SHA-256 · put_record."""
+        return f"{self.namespace}:keys"
+
+    @property
+    def api_keys_used(self) -> str:
+        """hash · key id → ms of its last use, to the minute · the API processes."""
+        return f"{self.namespace}:keys:used"
+
+    @property
+    def audit(self) -> str:
+        """stream, bounded · key, tenant, route, object, outcome, request_id · the API, `keys`."""
+        return f"{self.namespace}:audit"
+
+    @property
     def schedulers(self) -> str:
         """zset · scheduler → ms until which it lives · the schedulers, once a second."""
         return f"{self.namespace}:schedulers"

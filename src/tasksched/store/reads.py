@@ -7,7 +7,7 @@ id), so that neither removals nor a million equal scores shift it (``lua/page.lu
 import asyncio
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -64,7 +64,7 @@ class Reads:
     """Queries on one namespace. Cheap to make; shares the store's gateway."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self._gateway = store.gateway
 
     async def task(self, task_id: str, *, bodies: bool = True) -> Task | None:
@@ -94,37 +94,37 @@ class Reads:
     ) -> list[Task | None]:
         for n, (task, row) in enumerate(zip(tasks, rows, strict=True)):
             if task is not None and row[-1] is not None:
-                key = self._store.keys[_shard(task.id, self._store)].body(task.id)
+                key = self.store.keys[_shard(task.id, self.store)].body(task.id)
                 payload = await self._gateway.command("GET", key)
                 tasks[n] = msgspec.structs.replace(task, payload=payload, corrupt=payload is None)
         return tasks
 
     def _task_key(self, task_id: str) -> str | None:
-        shard = shard_of(task_id, self._store.shards)
-        return None if shard is None else self._store.keys[shard].task(task_id)
+        shard = shard_of(task_id, self.store.shards)
+        return None if shard is None else self.store.keys[shard].task(task_id)
 
     async def attempts(self, task: Task) -> list[Attempt]:
         """Every attempt on record, oldest first; the last one comes from the task itself."""
-        key = self._store.keys[_shard(task.id, self._store)].attempts(task.id)
+        key = self.store.keys[_shard(task.id, self.store)].attempts(task.id)
         raws = await self._gateway.command("LRANGE", key, 0, -1)
         found = [_archived(msgspec.json.decode(raw)) for raw in raws]
         return [*found, task.last_attempt] if task.last_attempt else found
 
     async def checkpoint(self, task_id: str) -> bytes | None:
         """What an earlier attempt kept for the next one."""
-        key = self._store.keys[_shard(task_id, self._store)].checkpoint(task_id)
+        key = self.store.keys[_shard(task_id, self.store)].checkpoint(task_id)
         found: bytes | None = await self._gateway.command("GET", key)
         return found
 
     async def lease_until_ms(self, task_id: str) -> int | None:
         """When a task that runs must be heard of again; None where nobody waits for it."""
-        key = self._store.keys[_shard(task_id, self._store)].watch
+        key = self.store.keys[_shard(task_id, self.store)].watch
         found = await self._gateway.command("ZSCORE", key, task_id)
         return None if found is None else int(float(found))
 
     async def lines(self, task_id: str, after: str = "-", limit: int = LINES_MAX) -> list[Line]:
         """What the runs of a task said, oldest first, after the line of this id."""
-        key = self._store.keys[_shard(task_id, self._store)].lines(task_id)
+        key = self.store.keys[_shard(task_id, self.store)].lines(task_id)
         start = after if after == "-" else f"({after}"
         found = await self._gateway.command("XRANGE", key, start, "+", "COUNT", limit)
         return [_line(entry.decode(), _pairs(fields)) for entry, fields in found]
@@ -152,7 +152,7 @@ class Reads:
             *(
                 self._gateway.run(
                     "page",
-                    {"clock": self._store.keys[shard].clock, **values},
+                    {"clock": self.store.keys[shard].clock, **values},
                     [(s,) for s in suffixes],
                 )
                 for shard, suffixes in indexes.items()
@@ -165,9 +165,26 @@ class Reads:
 
     async def lanes(self, tenant: str) -> dict[int, list[str]]:
         """Shard → lanes of the tenant that may hold waiting tasks."""
-        keys = self._store.keys
+        keys = self.store.keys
         found = await self._gateway.pipeline([("SMEMBERS", k.index(tenant)) for k in keys])
         return {n: sorted(lane.decode() for lane in lanes) for n, lanes in enumerate(found)}
+
+    async def waiting_indexes(
+        self, tenant: str, is_wanted: Callable[[str], bool]
+    ) -> dict[int, list[str]]:
+        """Shard → the indexes of the tenant's PENDING tasks by due time, as ``page`` takes them.
+
+        ``is_wanted`` chooses lanes; tasks held for a concurrency key stand together, whatever their lane.
+        """
+        keys = self.store.keys
+        held = await self._gateway.pipeline([("EXISTS", k.withheld(tenant)) for k in keys])
+        return {
+            shard: [
+                *(f"due:{lane}" for lane in lanes if is_wanted(lane)),
+                *([f"withheld:{tenant}"] if held[shard] else []),
+            ]
+            for shard, lanes in (await self.lanes(tenant)).items()
+        }
 
     async def counts(self) -> dict[tuple[str, str, str], int]:
         """(tenant, queue, state) → tasks in it now."""
@@ -190,32 +207,40 @@ class Reads:
 
     async def _hashes(self, name: Literal["counts", "stats"]) -> list[dict[str, str]]:
         found = await self._gateway.pipeline(
-            [("HGETALL", getattr(k, name)) for k in self._store.keys]
+            [("HGETALL", getattr(k, name)) for k in self.store.keys]
         )
         return [_pairs(raw) for raw in found]
 
     async def waiting(self, task: Task) -> dict[str, Any]:
-        """What stands where a waiting task waits: parked, full, live route, entries ahead, now."""
-        keys = self._store.keys[_shard(task.id, self._store)]
+        """What stands where a waiting task waits: why parked, full, live route, entries ahead, now.
+
+        ``parked`` and ``lane_parked``: the reason of the stream, and of the tenant's lane, as
+        ``lua/lib/park.lua`` writes it. ``held``: it waits for a permit of its concurrency key.
+        """
+        keys = self.store.keys[_shard(task.id, self.store)]
         lane = f"{task.queue}:{task.priority}:{task.tenant}:{task.target.route}"
         stream = f"{task.queue}:{task.priority}:{task.target.route}"
-        now, seen, live, parked, why, full, rank, length = await self._gateway.pipeline(
+        found = await self._gateway.pipeline(
             [
                 ("TIME",),
                 ("HGET", keys.clock, "seen_ms"),
                 ("ZSCORE", keys.routes, task.target.route),
-                ("ZSCORE", keys.parked, stream),
                 ("HGET", keys.parked_why, stream),
+                ("HGET", keys.parked_why, lane),
+                ("HGET", keys.task(task.id), "held"),
                 ("SISMEMBER", keys.full, stream),
                 ("ZRANK", keys.due(lane), task.id),
                 ("XLEN", keys.ready(stream)),
             ]
         )
+        now, seen, live, stream_why, lane_why, held, full, rank, length = found
         now_ms = max(int(now[0]) * 1000 + int(now[1]) // 1000, int(seen or 0))
         return {
-            "now_ms": self._store.now_ms or now_ms,
-            "live": live is not None and float(live) > (self._store.now_ms or now_ms),
-            "parked": why.decode().partition(" ")[0] if parked is not None and why else None,
+            "now_ms": self.store.now_ms or now_ms,
+            "live": live is not None and float(live) > (self.store.now_ms or now_ms),
+            "parked": (stream_why or b"").decode(),
+            "lane_parked": (lane_why or b"").decode(),
+            "held": held is not None,
             "full": bool(full),
             "ahead": rank,
             "in_stream": length,
@@ -225,7 +250,7 @@ class Reads:
         """The routes of the task's handler, in any version, that live workers serve now."""
         if not isinstance(task.target, HandlerTarget):
             return []
-        keys = self._store.keys[_shard(task.id, self._store)]
+        keys = self.store.keys[_shard(task.id, self.store)]
         now = await self.now_ms()
         found = await self._gateway.command("ZRANGE", keys.routes, f"({now}", "+inf", "BYSCORE")
         routes = sorted(raw.decode() for raw in found)
@@ -233,7 +258,7 @@ class Reads:
 
     async def members(self, kind: Literal["workers", "schedulers"]) -> list[str]:
         """The workers or schedulers that live, by their own word."""
-        key = getattr(self._store.global_keys, kind)
+        key = getattr(self.store.global_keys, kind)
         now = await self.now_ms()
         found = await self._gateway.command("ZRANGE", key, now, "+inf", "BYSCORE")
         return [name.decode() for name in found]
@@ -241,14 +266,14 @@ class Reads:
     async def workers(self) -> list[dict[str, str]]:
         """One dict per live worker: what it says about itself."""
         names = await self.members("workers")
-        keys = [self._store.global_keys.worker(name) for name in names]
+        keys = [self.store.global_keys.worker(name) for name in names]
         found = await self._gateway.pipeline([("HGETALL", key) for key in keys]) if keys else []
         return [{"worker": n, **_pairs(raw)} for n, raw in zip(names, found, strict=True) if raw]
 
     async def now_ms(self) -> int:
         """The server's time."""
-        if self._store.now_ms:
-            return self._store.now_ms
+        if self.store.now_ms:
+            return self.store.now_ms
         seconds, micros = await self._gateway.command("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 

@@ -10,12 +10,15 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from tasksched import log
 from tasksched.errors import Conflict, TaskschedError
 from tasksched.store.protocol import Changed, Store
 
 T = TypeVar("T")
 
 TRIES = 10
+
+_log = log.get("records")
 
 
 class Kept(NamedTuple, Generic[T]):
@@ -32,6 +35,7 @@ class Records(Generic[T]):
         self._store = store
         self._home = home
         self._decode = msgspec.json.Decoder(kind).decode
+        self._lamented: set[str] = set()
 
     async def get(self, name: str) -> Kept[T] | None:
         raw = await self._store.gateway.command("HGET", self._home, name)
@@ -39,9 +43,24 @@ class Records(Generic[T]):
 
     async def all(self) -> dict[str, Kept[T]]:
         """Every record of the kind; there are few."""
-        raw = await self._store.gateway.command("HGETALL", self._home)
-        pairs = raw.items() if isinstance(raw, Mapping) else zip(raw[::2], raw[1::2], strict=True)
-        return {name.decode(): self._kept(value) for name, value in pairs}
+        return {name: self._kept(value) for name, value in (await self._raw()).items()}
+
+    async def readable(self) -> tuple[dict[str, Kept[T]], list[str]]:
+        """Those that can be read, and the names of the others, which are logged once.
+
+        What a newer release may have left shall not stop what is done for the rest.
+        """
+        found: dict[str, Kept[T]] = {}
+        others: list[str] = []
+        for name, value in (await self._raw()).items():
+            try:
+                found[name] = self._kept(value)
+            except TaskschedError:
+                others.append(name)
+                if name not in self._lamented:
+                    _log.error("record.unreadable", home=self._home, name=name)
+        self._lamented.update(others)
+        return found, others
 
     async def put(self, name: str, value: T, *, expected: int | None = None) -> Changed:
         """Words: ``kept`` (with its version), ``version`` or ``missing`` for another ``expected``."""
@@ -51,6 +70,11 @@ class Records(Generic[T]):
     async def remove(self, name: str, *, expected: int | None = None) -> Changed:
         """Words: ``removed``, ``missing``, ``version``."""
         return await self._store.put_record(self._home, name, b"", expected=expected)
+
+    async def _raw(self) -> dict[str, bytes]:
+        raw = await self._store.gateway.command("HGETALL", self._home)
+        pairs = raw.items() if isinstance(raw, Mapping) else zip(raw[::2], raw[1::2], strict=True)
+        return {name.decode(): value for name, value in pairs}
 
     def _kept(self, raw: bytes) -> Kept[T]:
         version, _, text = raw.partition(b" ")
@@ -81,9 +105,7 @@ async def set_conf(store: Store, field: str, text: str) -> None:
 
 async def copy_conf(store: Store, shard: int) -> int:
     """Brings one shard up to date with the home record; how many settings were behind."""
-    raw = await store.gateway.command("HGETALL", store.global_keys.conf)
-    pairs = raw.items() if isinstance(raw, Mapping) else zip(raw[::2], raw[1::2], strict=True)
-    home = {name.decode(): value.decode() for name, value in pairs}
+    home = await home_conf(store)
     if not home:
         return 0
     stored = await store.gateway.command("HMGET", store.keys[shard].conf, *home)
@@ -96,3 +118,10 @@ async def copy_conf(store: Store, shard: int) -> int:
     for first in range(0, len(behind), 100):
         moved += await store.configure(shard, behind[first : first + 100])
     return moved
+
+
+async def home_conf(store: Store) -> dict[str, str]:
+    """Every setting at home, as ``version text``."""
+    raw = await store.gateway.command("HGETALL", store.global_keys.conf)
+    pairs = raw.items() if isinstance(raw, Mapping) else zip(raw[::2], raw[1::2], strict=True)
+    return {name.decode(): value.decode() for name, value in pairs}

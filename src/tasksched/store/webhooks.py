@@ -2,7 +2,8 @@
 
 Invariant: what scripts read (``hooks:<tenant>``) is the union of the events of the enabled endpoints. It
 is widened before a record is written and narrowed after, so that a crash between the two costs a
-notification without a receiver, and not an event without a notification.
+notification without a receiver, and not an event without a notification. What several changes and a
+crash may leave wrong is mended by the janitors (``store.hooks``).
 """
 
 from collections.abc import Iterable
@@ -10,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from tasksched.errors import Conflict
+from tasksched import log
+from tasksched.errors import Conflict, Unavailable
 from tasksched.model.endpoint import (
     Endpoint,
     open_secret,
@@ -22,10 +24,13 @@ from tasksched.model.endpoint import (
 from tasksched.model.seal import PLAIN, Bodies
 from tasksched.model.signature import new_secret
 from tasksched.model.tenant import Secret, TenantSettings, current
+from tasksched.store.hooks import field_of, wanted_by
 from tasksched.store.protocol import Changed, Store
 from tasksched.store.records import TRIES, Kept, Records, set_conf
 
 TENANT: Final = "tenant"  # as the owner of a secret; an endpoint's id is longer
+
+_log = log.get("webhooks")
 
 
 class WebhookRecords:
@@ -43,7 +48,7 @@ class WebhookRecords:
 
     async def all(self, tenant: str) -> dict[str, Kept[Endpoint]]:
         """Id → endpoint, those that were made first standing first."""
-        found = await self._endpoints(tenant).all()
+        found, _ = await self._endpoints(tenant).readable()
         order = sorted(found, key=lambda name: (found[name].value.created_ms, name))
         return {name: found[name] for name in order}
 
@@ -57,20 +62,22 @@ class WebhookRecords:
         if endpoint.enabled:
             await self._widen(tenant, endpoint)
         changed = await self._endpoints(tenant).put(endpoint_id, endpoint, expected=expected)
-        await self._narrow(tenant)
+        await self._try_to_narrow(tenant)
         return changed
 
     async def remove(self, tenant: str, endpoint_id: str, *, expected: int | None) -> Changed:
         """Words: ``removed``, ``missing``, ``version``."""
         changed = await self._endpoints(tenant).remove(endpoint_id, expected=expected)
-        await self._narrow(tenant)
+        await self._try_to_narrow(tenant)
         return changed
 
-    async def disable(self, tenant: str, endpoint_id: str, reason: str, now_ms: int) -> None:
-        """No more messages for it; nothing where it is gone or disabled already."""
+    async def disable(
+        self, tenant: str, endpoint_id: str, reason: str, now_ms: int, *, url: str
+    ) -> None:
+        """No more messages for it; nothing where it is gone, disabled, or not at ``url`` any more."""
         for _ in range(TRIES):
             kept = await self.get(tenant, endpoint_id)
-            if kept is None or not kept.value.enabled:
+            if kept is None or not kept.value.enabled or kept.value.url != url:
                 return
             endpoint = msgspec.structs.replace(
                 kept.value, enabled=False, disabled_reason=reason, updated_ms=now_ms
@@ -86,25 +93,32 @@ class WebhookRecords:
             others = [each.value for each in (await self.all(tenant)).values()]
             await self._say(tenant, [*others, endpoint])
 
+    async def _try_to_narrow(self, tenant: str) -> None:
+        """The record is written, and its secret perhaps told only now: a word too many is no error."""
+        try:
+            await self._narrow(tenant)
+        except (Conflict, Unavailable) as error:
+            _log.warning("hooks.not_narrowed", tenant=tenant, error=str(error))
+
     async def _narrow(self, tenant: str) -> None:
         """What is said is what stands, also where several change endpoints at once: whoever says
         something looks afterwards, and says it again where the records say another thing.
         """
         for _ in range(TRIES):
             stand = [each.value for each in (await self.all(tenant)).values()]
-            if await self._words(tenant) == _wanted(stand):
+            if await self._words(tenant) == wanted_by(stand):
                 return
             await self._say(tenant, stand)
         raise Conflict("the endpoints change faster than schedulers can be told")
 
     async def _words(self, tenant: str) -> str:
         raw = await self._store.gateway.command(
-            "HGET", self._store.global_keys.conf, f"hooks:{tenant}"
+            "HGET", self._store.global_keys.conf, field_of(tenant)
         )
         return raw.decode().partition(" ")[2].strip() if raw else ""
 
     async def _say(self, tenant: str, endpoints: Iterable[Endpoint]) -> None:
-        await set_conf(self._store, f"hooks:{tenant}", _wanted(endpoints))
+        await set_conf(self._store, field_of(tenant), wanted_by(endpoints))
 
     # -- secrets ----------------------------------------------------------------------------------
 
@@ -152,8 +166,3 @@ class WebhookRecords:
             expected=0 if kept is None else kept.version,
         )
         return changed.word == "kept"
-
-
-def _wanted(endpoints: Iterable[Endpoint]) -> str:
-    """The union of what the enabled ones want, as scripts read it."""
-    return words(event for each in endpoints if each.enabled for event in each.events)
