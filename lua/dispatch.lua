@@ -159,8 +159,17 @@ local function lane_room(lane, most)
   return room
 end
 
+-- Those who wait for nothing and would be next: their score is no more than the others had.
+local function dismiss(turns, stream)
+  for _ = 1, LANES_MAX do
+    local tenant = redis.call('ZRANGE', turns, 0, 0)[1]
+    if not tenant or redis.call('EXISTS', lane_in(stream, tenant).due) == 1 then return end
+    redis.call('ZREM', turns, tenant)
+  end
+end
+
 local function serve_stream(stream, room)
-  local turns = TURNS .. stream
+  local turns, rests = TURNS .. stream, false
   local tenants, served = redis.call('ZCARD', turns), 0
   while room > 0 and left > 0 do
     local turn = redis.call('ZRANGE', turns, 0, 0, 'WITHSCORES')
@@ -186,6 +195,7 @@ local function serve_stream(stream, room)
       local is_due = head_ms and head_ms <= now
       if is_due or (n > 0 and not alone) then
         redis.call('ZADD', turns, turn[2] + n / weight, turn[1])
+        rests = rests or not is_due
       else
         redis.call('ZREM', turns, turn[1])
         tenants = tenants - 1
@@ -194,6 +204,7 @@ local function serve_stream(stream, room)
       if not head_ms then redis.call('SREM', shard .. ':index:' .. lane.tenant, lane.text) end
     end
   end
+  if rests then dismiss(turns, stream) end
   return served, room
 end
 

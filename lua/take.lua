@@ -251,10 +251,11 @@ elseif total > 0 then
 end
 
 -- A window doubles when this call ran its stream dry, more was due, and the entries had not waited for
--- WAIT_MS; it halves when they had waited longer and as many as it takes, or fewer, wait still (more: it was halved
--- just now, and they go first). With room again a full stream goes back to the dispatchers. So where d tasks a second start from a stream, its window comes to rest at no more than twice
--- d·WAIT_MS (and not below WINDOW_MIN), and an entry waits in it for window / d at most: 2·WAIT_MS, or
--- WINDOW_MIN / d where that is longer. A drain that slows down finds at most WINDOW_MAX entries there.
+-- WAIT_MS; that of a full stream halves when they had waited longer and no more than it takes wait still (more: it
+-- was halved just now, and they go first). With room again a full stream goes back to the dispatchers.
+-- So where d tasks a second start from a stream, its window comes to rest at 2·d·WAIT_MS at most, never below
+-- WINDOW_MIN, and an entry waits in it for window / d: 2·WAIT_MS, or WINDOW_MIN / d where that is longer. A
+-- drain that slows down finds at most WINDOW_MAX entries there.
 local function refill(stream)
   local is_full = redis.call('SISMEMBER', FULL, stream) == 1
   local first = first_of[stream]
@@ -264,8 +265,8 @@ local function refill(stream)
   local has_waited, is_dry = now - queued_ms > WAIT_MS, room >= window
   local fits = window
   if first and is_dry and not has_waited then
-    fits = math.min(window * 2, WINDOW_MAX)
-  elseif has_waited and not is_dry and room >= 0 then
+    fits = math.max(math.min(window * 2, WINDOW_MAX), window)
+  elseif is_full and has_waited and not is_dry and room >= 0 then
     fits = math.max(math.floor(window / 2), WINDOW_MIN)
   end
   if fits ~= window then redis.call('HSET', shard .. ':window', stream, fits) end

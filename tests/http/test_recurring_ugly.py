@@ -94,10 +94,11 @@ async def test_a_body_must_say_that_it_is_json(rig, media):
 @pytest.mark.parametrize("schedule_id", [one for one in IDS if one not in {"a", "A"}])
 async def test_what_is_no_id_is_not_found(rig, schedule_id):
     span = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T00:00:00Z"}
+    # A client that folds ".." away asks for the pause of everything, which there is.
+    pauses = [] if schedule_id == ".." else [("POST", "/pause", None), ("POST", "/resume", None)]
     for verb, path, body in [
         ("GET", "", None), ("PATCH", "", {"queue": "a"}), ("DELETE", "", None), ("GET", "/next", None),
-        ("GET", "/runs", None), ("POST", "/pause", None), ("POST", "/resume", None),
-        ("POST", "/trigger", None), ("POST", "/backfill", span),
+        ("GET", "/runs", None), *pauses, ("POST", "/trigger", None), ("POST", "/backfill", span),
     ]:  # fmt: skip
         answer = await rig.ask(verb, f"{PATH}/{schedule_id}{path}", body, If_Match="*")
         # Some spellings leave the path behind; then it is a path nobody serves.

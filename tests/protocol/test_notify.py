@@ -118,7 +118,8 @@ async def expire_at_take(kit: Kit) -> str:
     task_id = await kit.submit(wanting(expires_at_ms=kit.now_ms + 5))
     assert "QUEUED" == kit.state(task_id)
     kit.leap(5)
-    await kit.take()
+    await kit.take()  # hands it back: it is a scheduler's to fail
+    await kit.dispatch()
     return task_id
 
 
