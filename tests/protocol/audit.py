@@ -34,13 +34,16 @@ def read_dump(plain: redis.Redis) -> dict[str, Any]:
     for key in keys:
         pipe.type(key)
     kinds = [kind.decode() for kind in pipe.execute()]
-    for key, kind in zip(keys, kinds, strict=True):
+    # A key that lives for a millisecond may be gone by now: between two reads it goes by itself.
+    there = [(key, kind) for key, kind in zip(keys, kinds, strict=True) if kind != "none"]
+    for key, kind in there:
         _read(pipe, key, kind)
     values = pipe.execute()
     found = {}
-    for key, kind, value in zip(keys, kinds, values, strict=True):
+    for (key, kind), value in zip(there, values, strict=True):
         name = key.decode()
-        found[name] = _value(plain, name, kind, value)
+        if value is not None:
+            found[name] = _value(plain, name, kind, value)
     return found
 
 
