@@ -188,7 +188,7 @@ async def test_a_result_of_nothing_looks_like_any_other(vault: Vault):
     made = await session.tasks.submit(echo())
     assert ("SUCCESS", None, None) == values(await ended(session, made.id))
     record = await vault.site.record(made.id, shard_of(made.id))
-    assert len(record["result"]) > 30
+    assert len(record["result"]) >= 30
 
 
 async def test_an_occurrence_that_the_rule_makes_runs(vault: Vault):
