@@ -13,7 +13,6 @@
 -- @include lib/keys
 -- @include lib/move
 -- @include lib/due
-local INLINE_MAX = 1024   -- as in submit
 local lane = lane_of('notifications:normal:' .. tenant .. ':http')
 if not lane then return redis.error_reply('BADARG tenant') end
 local now, seen = read_clock(now_ms)

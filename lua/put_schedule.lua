@@ -41,7 +41,6 @@
 -- @include lib/unhold
 -- @include lib/waiting
 -- @include lib/head
-local INLINE_MAX = 1024
 local now, seen = read_clock(now_ms)
 local schedule = read_schedule(ref)
 local to_lane = lane_of(lane)

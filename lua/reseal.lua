@@ -13,7 +13,6 @@
 -- Nothing else changes: neither version nor state, and nobody is told. A payload stands in the record
 -- or in a key of its own by its length, as when it was created.
 -- @include lib/keys
-local INLINE_MAX = 1024
 local FIELDS = {
   task = { payload = true, result = true, checkpoint = true, options = true }, schedule = { payload = true, options = true },
 }

@@ -24,7 +24,6 @@
 -- @include lib/ready
 -- @include lib/rules
 -- @include lib/limits
-local INLINE_MAX = 1024   -- a larger payload would cost the hash its compact encoding
 
 local now, seen = read_clock(now_ms)
 local reply, keys, dues, words, places = { now }, {}, {}, {}, {}

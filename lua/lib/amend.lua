@@ -1,6 +1,5 @@
 -- amend: what an edit changes in a record, given by the arguments lane, payload, options, expires,
 -- lease, wants and concurrency: '' leaves a field as it is, '=' empties it, '=text' sets it. Shared by edit and redrive.
-local AMEND_INLINE_MAX = 1024
 local amended, emptied = {}, {}
 
 -- The name of an argument that cannot be read, or nil; the lane it shall have.
@@ -37,7 +36,7 @@ local function amend(task, ...)
   if #concurrency > 1 then redis.call('SET', KEYED, '1') end
   if payload ~= '' then
     redis.call('DEL', BODY .. task.id)
-    if #payload - 1 > AMEND_INLINE_MAX then
+    if #payload - 1 > INLINE_MAX then
       redis.call('SET', BODY .. task.id, string.sub(payload, 2))
       emptied[#emptied + 1] = 'payload'
       amended[#amended + 1] = 'body'

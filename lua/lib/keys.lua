@@ -34,6 +34,8 @@ local WAKE = shard .. ':wake'
 local FINISHED = shard .. ':finished'
 local LIVE = shard .. ':live'
 
+local INLINE_MAX = 1024   -- of a payload: a larger one would cost its record the compact encoding
+
 -- A lane is 'queue:priority:tenant:route'; none of the parts holds a colon.
 local lanes_read = {}
 local function lane_of(text)

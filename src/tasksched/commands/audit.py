@@ -11,6 +11,7 @@ import msgspec
 from tasksched.errors import Malformed
 from tasksched.model.instants import format_instant
 from tasksched.store.protocol import Store
+from tasksched.store.replies import pairs_of
 
 ENTRIES_MAX: Final = 10_000
 TEXT_MAX: Final = 200
@@ -99,8 +100,7 @@ def _plain(text: str) -> bytes:
 
 def _read(stored: tuple[bytes, object]) -> Entry:
     place, raw = stored
-    pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)  # type: ignore[index]
-    found = {name.decode(): value.decode("utf-8", "replace") for name, value in pairs}
+    found = {name.decode(): value.decode("utf-8", "replace") for name, value in pairs_of(raw)}
     known = {name: found.get(name, "") for name in _FIELDS}
     text = place.decode()
     return Entry(**known, id=text, at_ms=int(text.partition("-")[0]))

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,6 +22,7 @@ from tasksched.model.operation import DEAD_KINDS, Count, Kind
 from tasksched.model.task import ErrorInfo, Task
 from tasksched.store.protocol import Store
 from tasksched.store.reads import Reads
+from tasksched.store.replies import pairs_of
 
 CELLS_MAX: Final = 100_000
 """So many counters of a tenant are read: of each shard an equal share."""
@@ -157,10 +157,7 @@ class DeadLetters:
             cursor, raw = await self._store.gateway.command(
                 "HSCAN", key, cursor, "COUNT", SCAN_COUNT
             )
-            pairs = (
-                raw.items() if isinstance(raw, Mapping) else zip(raw[::2], raw[1::2], strict=True)
-            )
-            fields |= {name.decode(): int(number) for name, number in pairs}
+            fields |= {name.decode(): int(number) for name, number in pairs_of(raw)}
             if int(cursor) == 0:
                 break
         return fields

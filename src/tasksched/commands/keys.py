@@ -31,6 +31,7 @@ from tasksched.model.apikey import (
 from tasksched.store.protocol import Store
 from tasksched.store.reads import Reads
 from tasksched.store.records import TRIES, Kept, Records
+from tasksched.store.replies import pairs_of
 
 Change = Callable[[ApiKey, int], ApiKey]
 
@@ -138,8 +139,7 @@ class Keys:
     async def _used(self) -> dict[str, int]:
         home = self._store.global_keys.api_keys_used
         raw = await self._store.gateway.command("HGETALL", home)
-        pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
-        return {name.decode(): int(value) for name, value in pairs}
+        return {name.decode(): int(value) for name, value in pairs_of(raw)}
 
     async def _make_room(self, now_ms: int) -> None:
         """Of as many keys as may be, that leaves which ended first. Raises Conflict."""

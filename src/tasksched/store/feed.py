@@ -14,6 +14,7 @@ import msgspec
 from tasksched.errors import Malformed
 from tasksched.model.live import KINDS, Gap, Happened
 from tasksched.store.protocol import Store
+from tasksched.store.replies import pairs_of
 
 ENTRIES_MAX: Final = 20
 """Entries of a shard that one look reads; each holds at most a batch of ids."""
@@ -172,6 +173,4 @@ def _text(stamp: Stamp) -> str:
 
 
 def _fields(raw: Any) -> dict[str, str]:
-    """The library gives a dict or a flat list, by version."""
-    pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
-    return {name.decode(): value.decode() for name, value in pairs}
+    return {name.decode(): value.decode() for name, value in pairs_of(raw)}

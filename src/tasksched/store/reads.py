@@ -7,7 +7,7 @@ id), so that neither removals nor a million equal scores shift it (``lua/page.lu
 import asyncio
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -24,6 +24,7 @@ from tasksched.model.task import (
     decode_options,
 )
 from tasksched.store.protocol import Store, target_of
+from tasksched.store.replies import pairs_of
 from tasksched.store.scripts import Arg
 
 _FIELDS = (
@@ -127,7 +128,7 @@ class Reads:
         key = self.store.keys[_shard(task_id, self.store)].lines(task_id)
         start = after if after == "-" else f"({after}"
         found = await self._gateway.command("XRANGE", key, start, "+", "COUNT", limit)
-        return [_line(entry.decode(), _pairs(fields)) for entry, fields in found]
+        return [_line(entry.decode(), _fields(fields)) for entry, fields in found]
 
     async def page(
         self,
@@ -209,7 +210,7 @@ class Reads:
         found = await self._gateway.pipeline(
             [("HGETALL", getattr(k, name)) for k in self.store.keys]
         )
-        return [_pairs(raw) for raw in found]
+        return [_fields(raw) for raw in found]
 
     async def waiting(self, task: Task) -> dict[str, Any]:
         """What stands where a waiting task waits: why parked, full, live route, entries ahead, now.
@@ -268,7 +269,7 @@ class Reads:
         names = await self.members("workers")
         keys = [self.store.global_keys.worker(name) for name in names]
         found = await self._gateway.pipeline([("HGETALL", key) for key in keys]) if keys else []
-        return [{"worker": n, **_pairs(raw)} for n, raw in zip(names, found, strict=True) if raw]
+        return [{"worker": n, **_fields(raw)} for n, raw in zip(names, found, strict=True) if raw]
 
     async def now_ms(self) -> int:
         """The server's time."""
@@ -295,14 +296,9 @@ def _score(raw: bytes) -> int:
     return NEVER_MS if score == math.inf else int(score)
 
 
-def _pairs(raw: Iterable[Any]) -> dict[str, str]:
-    """A hash reply as text; the library gives a dict or a flat list, by version."""
-    if isinstance(raw, dict):
-        return {k.decode(): v.decode("utf-8", "replace") for k, v in raw.items()}
-    flat = list(raw)
-    return {
-        flat[n].decode(): flat[n + 1].decode("utf-8", "replace") for n in range(0, len(flat), 2)
-    }
+def _fields(raw: Any) -> dict[str, str]:
+    """A hash reply as text."""
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in pairs_of(raw)}
 
 
 def _line(entry: str, fields: dict[str, str]) -> Line:

@@ -5,7 +5,6 @@ read (``lua/put_record.lua``). What scripts need of them stands in the home reco
 copied to every shard; a scheduler copies it again until the versions agree.
 """
 
-from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from tasksched import log
 from tasksched.errors import Conflict, TaskschedError
 from tasksched.store.protocol import Changed, Store
+from tasksched.store.replies import pairs_of
 
 T = TypeVar("T")
 
@@ -73,8 +73,7 @@ class Records(Generic[T]):
 
     async def _raw(self) -> dict[str, bytes]:
         raw = await self._store.gateway.command("HGETALL", self._home)
-        pairs = raw.items() if isinstance(raw, Mapping) else zip(raw[::2], raw[1::2], strict=True)
-        return {name.decode(): value for name, value in pairs}
+        return {name.decode(): value for name, value in pairs_of(raw)}
 
     def _kept(self, raw: bytes) -> Kept[T]:
         version, _, text = raw.partition(b" ")
@@ -123,5 +122,4 @@ async def copy_conf(store: Store, shard: int) -> int:
 async def home_conf(store: Store) -> dict[str, str]:
     """Every setting at home, as ``version text``."""
     raw = await store.gateway.command("HGETALL", store.global_keys.conf)
-    pairs = raw.items() if isinstance(raw, Mapping) else zip(raw[::2], raw[1::2], strict=True)
-    return {name.decode(): value.decode() for name, value in pairs}
+    return {name.decode(): value.decode() for name, value in pairs_of(raw)}

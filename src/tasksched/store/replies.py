@@ -1,6 +1,6 @@
 """Replies: what scripts answer and take, as values. Made by position, for it is the hot path."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -170,6 +170,13 @@ def target_of(route: str, options: Options) -> Target:
 def beat_rows(beats: Sequence[Beat]) -> list[tuple[Arg, ...]]:
     """Rows of ``lua/heartbeat.lua``; the heartbeat thread sends them on a connection of its own."""
     return [(b.id, b.fence, b.lease_ms, opt(b.timeout_ms), b.progress) for b in beats]
+
+
+def pairs_of(raw: Any) -> Iterable[tuple[bytes, bytes]]:
+    """Fields and values of a hash or an entry; the library gives a dict or a flat list, by version."""
+    if isinstance(raw, Mapping):
+        return raw.items()
+    return zip(raw[::2], raw[1::2], strict=True)
 
 
 def words_of(reply: list[bytes]) -> list[str]:

@@ -6,12 +6,13 @@ shard did not hear a scheduler tells it later (``records.copy_conf``). The words
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from tasksched.errors import Conflict, PreconditionFailed
 from tasksched.store.protocol import Store
 from tasksched.store.records import Kept
+from tasksched.store.replies import pairs_of
 
 TRIES: Final = 10
 SCAN_COUNT: Final = 1_000
@@ -53,7 +54,7 @@ class RuleBook:
             raw, entries = await self._store.gateway.command(
                 "HSCAN", self._home, cursor, "MATCH", f"{prefix}*", "COUNT", SCAN_COUNT
             )
-            for name, value in _pairs(entries):
+            for name, value in pairs_of(entries):
                 found[name.decode().removeprefix(prefix)] = _kept(value)
             cursor = int(raw)
             if cursor == 0:
@@ -120,10 +121,3 @@ def require_version(asked: int | None, version: int) -> None:
 def _kept(raw: bytes | None) -> Kept[str]:
     version, _, words = (raw or b"0").decode().partition(" ")
     return Kept(int(version), words.strip())
-
-
-def _pairs(entries: Any) -> Iterable[tuple[bytes, bytes]]:
-    """A reply of HSCAN, whichever form the connection gives it."""
-    if isinstance(entries, Mapping):
-        return entries.items()
-    return zip(entries[::2], entries[1::2], strict=True)
