@@ -18,15 +18,11 @@ from tasksched.cli.submit import (
     target_of,
     targeted,
 )
-from tasksched.cli.tasks import confirm
+from tasksched.cli.tasks import confirm, version_option
 
 STATUSES = ["ACTIVE", "PAUSED", "BLOCKED", "ENDED"]
 PAGE = 100
 NEXT = 10
-
-version_option = click.option(
-    "--if-version", "version", type=int, metavar="N", help="Only this version."
-)
 
 
 @click.group(cls=Commands)

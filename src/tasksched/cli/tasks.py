@@ -16,6 +16,11 @@ from tasksched.errors import Invalid, TaskschedError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Two spellings: of the header, and what it means.
+version_option = click.option(
+    "--if-version", "--if-match", "version", type=int, metavar="N", help="Only this version."
+)
+
 STATES = ["PENDING", "QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"]
 PAGE = 100
 FOREVER_MS = 10 * 365 * 86_400_000
@@ -144,7 +149,7 @@ def rows(tasks: list[Any]) -> str:
 
 @click.command()
 @click.argument("task_ids", nargs=-1, required=True)
-@click.option("--if-match", "version", type=int, metavar="VERSION", help="Only this version.")
+@version_option
 @click.option("--dry-run", is_flag=True, help="Show what would be cancelled.")
 @click.option("--yes", is_flag=True, help="Do not ask, for several tasks.")
 @shared
@@ -186,7 +191,7 @@ def _changed(command: F) -> F:
 @click.command()
 @click.argument("task_ids", nargs=-1, required=True)
 @_changed
-@click.option("--if-match", "version", type=int, metavar="VERSION", help="Only this version.")
+@version_option
 @shared
 def retry(task_ids: tuple[str, ...], version: int | None, **options: Any) -> None:
     """Give failed or cancelled tasks a new life, changed on the way where asked."""
@@ -200,7 +205,7 @@ def retry(task_ids: tuple[str, ...], version: int | None, **options: Any) -> Non
 
 @click.command()
 @click.argument("task_ids", nargs=-1, required=True)
-@click.option("--if-match", "version", type=int, metavar="VERSION", help="Only this version.")
+@version_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @shared
@@ -260,7 +265,7 @@ def confirm(question: str) -> None:
 @click.argument("task_id")
 @_changed
 @click.option("--expires", metavar="TIME", help="No first start after it; 'never' takes it away.")
-@click.option("--if-match", "version", type=int, metavar="VERSION", help="Only this version.")
+@version_option
 @shared
 def edit(task_id: str, version: int | None, **options: Any) -> None:
     """Change a task that waits; what is not named stays."""

@@ -9,13 +9,8 @@ import click
 from tasksched.cli import output
 from tasksched.cli.group import Commands, note, shared
 from tasksched.cli.session import ask, number
-from tasksched.cli.tasks import confirm
+from tasksched.cli.tasks import STATES, confirm, version_option
 
-STATES = ["PENDING", "QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"]
-
-version_option = click.option(
-    "--if-version", "version", type=int, metavar="N", help="Only this version."
-)
 event_option = click.option(
     "--event", "events", multiple=True, metavar="NAME", help="As task.failed; may be repeated."
 )

@@ -25,7 +25,7 @@ from tasksched.commands.operations import Request
 from tasksched.errors import Invalid
 from tasksched.model import operation as model
 from tasksched.model.durations import Duration, format_duration, parse_duration
-from tasksched.model.filters import DEAD_FIELDS, TASK_FIELDS, filter_of
+from tasksched.model.filters import DEAD_FIELDS, GROUP_FIELDS, TASK_FIELDS, filter_of
 from tasksched.model.instants import Instant
 from tasksched.model.names import Priority
 from tasksched.model.operation import (
@@ -41,7 +41,6 @@ from tasksched.model.states import State
 LOOK_S: Final = 0.1
 LOOK_MAX_S: Final = 2.0
 GROUPS_USUAL: Final = 50
-GROUP_FIELDS: Final = ("queue", "handler", "reason", "fingerprint")
 
 
 class GroupFilter(TypedDict, total=False):

@@ -91,7 +91,7 @@ class DeadLetters:
 
     async def page(self, tenant: str, asked: Filter, cursor: str | None, limit: int) -> Page:
         """The newest first. Raises Malformed for a cursor of another filter, or of nobody."""
-        mark = _mark(tenant, asked)
+        mark = _mark("page", tenant, asked)
         plan = walk.Plan(tenant=tenant, filter=asked, phases=walk.NEWEST_DEAD)
         place = None if cursor is None else _read_cursor(cursor, mark)
         found = await walk.next_batch(self._reads, plan, place and (0, *place), limit)
@@ -100,7 +100,7 @@ class DeadLetters:
     async def groups(self, tenant: str, asked: Filter, cursor: str | None, limit: int) -> GroupPage:
         """Groups by count; ``asked`` may name queue, handler, reason and fingerprint."""
         assert 1 <= limit <= GROUPS_MAX, limit
-        mark = _mark(tenant, asked)
+        mark = _mark("groups", tenant, asked)
         cells, is_partial = await self._cells(tenant)
         chosen = [cell for cell in cells if _fits(cell, asked)]
         counts: Counter[str] = Counter()
@@ -268,9 +268,9 @@ def _group(name: str, cells: list[Cell], ends: _Ends, sample: Task | None) -> Gr
 _decoder: Final = msgspec.json.Decoder(tuple[int, str, str])
 
 
-def _mark(tenant: str, asked: Filter) -> str:
-    """Equal for the same question."""
-    return hashlib.sha256(tenant.encode() + b"\0" + msgspec.json.encode(asked)).hexdigest()[:16]
+def _mark(listed: str, tenant: str, asked: Filter) -> str:
+    """Equal for the same question about the same list."""
+    return hashlib.sha256(msgspec.json.encode((listed, tenant, asked))).hexdigest()[:16]
 
 
 def _write_cursor(place: tuple[int, str] | None, mark: str) -> str | None:

@@ -20,7 +20,10 @@ TTL_MS: Final = 1_000
 REMEMBERED_MAX: Final = 10_000
 """Of so many pairs of tenant and queue what is set is remembered."""
 
+DRAINING: Final = "draining"
+
 Row = tuple[str, TaskSpec, str]
+Pair = tuple[str, str]
 
 
 class Doors:
@@ -29,15 +32,13 @@ class Doors:
     def __init__(self, store: Store) -> None:
         self._reads = Reads(store)
         self._book = RuleBook(store)
-        self._known: dict[tuple[str, str], tuple[int, str | None]] = {}
+        self._known: dict[Pair, tuple[int, str | None]] = {}
 
     async def refused(self, rows: Sequence[Row]) -> dict[int, Draining]:
         """The places of the rows that must not be created, with the error of each."""
-        drained: dict[tuple[str, str], str] = {}
-        for tenant, queue in {(spec.tenant, spec.queue) for _, spec, _ in rows}:
-            what = None if queue == QUEUE else await self._drained(tenant, queue)
-            if what is not None:
-                drained[tenant, queue] = what
+        pairs = {(spec.tenant, spec.queue) for _, spec, _ in rows if spec.queue != QUEUE}
+        looked = await self._looked_at(sorted(pairs))
+        drained = {pair: what for pair, what in looked.items() if what is not None}
         if not drained:
             return {}
         places = [n for n, row in enumerate(rows) if (row[1].tenant, row[1].queue) in drained]
@@ -53,19 +54,27 @@ class Doors:
             if n not in known
         }
 
-    async def _drained(self, tenant: str, queue: str) -> str | None:
-        """What is drained, as a person names it."""
-        known = self._known.get((tenant, queue))
-        if known is not None and clock.mono_ms() - known[0] < TTL_MS:
-            return known[1]
-        fields = (queue_field(queue), tenant_field(tenant))
-        of_queue, of_tenant = await self._book.get_many(fields)
-        found = None
-        if "draining" in of_queue.value.split():
-            found = f"queue {queue}"
-        elif "draining" in of_tenant.value.split():
-            found = f"tenant {tenant}"
-        if len(self._known) >= REMEMBERED_MAX:
+    async def _looked_at(self, pairs: Sequence[Pair]) -> dict[Pair, str | None]:
+        """What is drained of each tenant and queue, as a person names it; one call for all of them."""
+        now_ms = clock.mono_ms()
+        fresh = {
+            pair: known[1]
+            for pair in pairs
+            if (known := self._known.get(pair)) is not None and now_ms - known[0] < TTL_MS
+        }
+        stale = [pair for pair in pairs if pair not in fresh]
+        if not stale:
+            return fresh
+        fields = [each for t, q in stale for each in (queue_field(q), tenant_field(t))]
+        kept = [each.value.split() for each in await self._book.get_many(fields)]
+        if len(self._known) + len(stale) > REMEMBERED_MAX:
             self._known.clear()
-        self._known[tenant, queue] = clock.mono_ms(), found
-        return found
+        for (tenant, queue), of_queue, of_tenant in zip(stale, kept[::2], kept[1::2], strict=True):
+            found = None
+            if DRAINING in of_queue:
+                found = f"queue {queue}"
+            elif DRAINING in of_tenant:
+                found = f"tenant {tenant}"
+            self._known[tenant, queue] = now_ms, found
+            fresh[tenant, queue] = found
+        return fresh

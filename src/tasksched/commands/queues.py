@@ -95,9 +95,6 @@ class Queues:
         """Ends that pause; what is paused by itself stays so."""
         await self._book.switch(EVERYTHING, PAUSED, on=False)
 
-    async def is_everything_paused(self) -> bool:
-        return PAUSED in (await self._book.get(EVERYTHING)).value.split()
-
     # -- looking --------------------------------------------------------------------------------
 
     async def _counts(self, tenant: str) -> dict[str, dict[str, int]]:

@@ -17,10 +17,12 @@ from typing import Final, NamedTuple
 
 from tasksched import clock
 from tasksched.errors import QuotaReached, RateLimited, TaskschedError
+from tasksched.model.limits import TenantRules
 from tasksched.model.notify import QUEUE
 from tasksched.model.task import TaskSpec
 from tasksched.store.limits import Limits, Tell
 from tasksched.store.protocol import Store
+from tasksched.store.rules import RuleBook, tenant_field
 
 RULES_TTL_MS: Final = 1_000
 TENANTS_MAX: Final = 10_000
@@ -44,14 +46,6 @@ TOKEN_MS: Final = 1_000
 Row = tuple[str, TaskSpec, str]
 Report = tuple[int, int, int, int, int]
 """A shard, its epoch, the permits it has, those it wants, and since when: a row of ``allot``."""
-
-
-class Rules(NamedTuple):
-    """What is set for a tenant; None: no limit."""
-
-    version: int = 0
-    pending: int | None = None
-    creates: float | None = None
 
 
 class Made(NamedTuple):
@@ -79,7 +73,8 @@ class Quota:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._limits = Limits(store)
-        self._rules: dict[str, tuple[int, Rules]] = {}
+        self._book = RuleBook(store)
+        self._rules: dict[str, tuple[int, int, TenantRules]] = {}  # read at, version, what is set
         self._leases: dict[str, _Lease] = {}
         self._exhausted: dict[str, int] = {}
         self._locks = [asyncio.Lock() for _ in range(LOCKS)]
@@ -107,15 +102,15 @@ class Quota:
 
     def refusal(self, tenant: str, word: str) -> RateLimited:
         """The error that ``quota`` or ``rate`` stands for."""
-        _, rules = self._rules.get(tenant, (0, Rules()))
+        _, _, rules = self._rules.get(tenant, (0, 0, TenantRules()))
         if word == "quota":
             return QuotaReached(
                 f"tenant {tenant} has as many unfinished tasks as it may have",
                 limit="max_pending",
-                quota=rules.pending,
+                quota=rules.max_pending,
                 retry_after_ms=PENDING_RETRY_MS,
             )
-        rate = rules.creates or 1.0
+        rate = rules.create_rate or 1.0
         wait_ms = self._leases.get(tenant, _Lease()).next_ms - self._now_ms()
         return RateLimited(
             f"tenant {tenant} may create {rate:g} tasks a second",
@@ -127,22 +122,21 @@ class Quota:
 
     # -- what is set ----------------------------------------------------------------------------
 
-    async def rules(self, tenant: str) -> Rules:
+    async def rules(self, tenant: str) -> TenantRules:
         """What is set for the tenant, as it was RULES_TTL_MS ago at most."""
         known = self._rules.get(tenant)
         if known is not None and clock.mono_ms() - known[0] < RULES_TTL_MS:
-            return known[1]
-        home = self._store.global_keys.conf
-        raw = await self._store.gateway.command("HGET", home, f"tenant:{tenant}")
-        found = Rules() if raw is None else _parsed(raw.decode())
+            return known[2]
+        version, words = await self._book.get(tenant_field(tenant))
+        found = TenantRules.of_words(words)
         if len(self._rules) >= TENANTS_MAX:
             self._rules.clear()
-        self._rules[tenant] = clock.mono_ms(), found
-        is_new = known is None or known[1].version != found.version
-        if is_new and found.pending is not None:
+        self._rules[tenant] = clock.mono_ms(), version, found
+        is_new = known is None or known[1] != version
+        if is_new and found.max_pending is not None:
             # The limit may have been lowered: what the shards do not use of it is counted anew.
             try:
-                await self._gather(f"p/{tenant}", found.pending)
+                await self._gather(f"p/{tenant}", found.max_pending)
             except TaskschedError:
                 self._rules.pop(tenant, None)  # the next one does it
                 raise
@@ -155,7 +149,7 @@ class Quota:
         wanted = Counter(spec.tenant for spec in specs if spec.queue != QUEUE)
         over: set[int] = set()
         for tenant, number in wanted.items():
-            rate = (await self.rules(tenant)).creates
+            rate = (await self.rules(tenant)).create_rate
             if rate is None:
                 continue
             given = await self._spend(tenant, rate, number)
@@ -208,11 +202,11 @@ class Quota:
         async with self._lock(limit):
             if self._exhausted.get(tenant, 0) > clock.mono_ms():
                 return 0
-            pending = (await self.rules(tenant)).pending
+            pending = (await self.rules(tenant)).max_pending
             if pending is None:
                 # Just set, or just lifted: what we remember is not what the shard knows.
                 self._rules.pop(tenant, None)
-                pending = (await self.rules(tenant)).pending
+                pending = (await self.rules(tenant)).max_pending
             if pending is None:
                 return 0
             want = number + min(pending // (SPARE_SHARE * shards), SPARE_MAX)
@@ -277,13 +271,3 @@ class Quota:
             tell = Tell(shard, permits, epoch, contended=1, short_ms=0)
             permits, epoch = await self._limits.apportion(limit, tell)
         return shard, epoch, permits, 0, 0
-
-
-def _parsed(text: str) -> Rules:
-    version, _, words = text.partition(" ")
-    found = dict(word.partition("=")[::2] for word in words.split())
-    return Rules(
-        int(version),
-        int(float(found["pending"])) if "pending" in found else None,
-        float(found["creates"]) if "creates" in found else None,
-    )

@@ -20,6 +20,7 @@ from tasksched.settings import Settings
 from tasksched.store.checks import check_server
 from tasksched.store.protocol import Store
 from tasksched.store.reads import Reads
+from tasksched.store.replies import pairs_of
 from tasksched.store.rules import EVERYTHING, RuleBook, queue_field, uses
 from tasksched.store.scripts import Arg
 
@@ -301,9 +302,10 @@ class System:
 
 
 def _last_delivered(group: Any) -> str:
-    """From one group of XINFO GROUPS, which the library gives as a dict or as a flat list."""
-    pairs = group.items() if isinstance(group, dict) else zip(group[::2], group[1::2], strict=True)
-    return next(_text(value) for name, value in pairs if _text(name) == "last-delivered-id")
+    """From one group of XINFO GROUPS."""
+    return next(
+        _text(value) for name, value in pairs_of(group) if _text(name) == "last-delivered-id"
+    )
 
 
 def _text(raw: Any) -> str:

@@ -13,7 +13,7 @@ from tasksched.http.operations import begin
 from tasksched.http.paging import limit_of, next_link
 from tasksched.http.services import Call
 from tasksched.http.tasks import PRIVATE, json_body, tenant_of
-from tasksched.model.filters import DEAD_FIELDS
+from tasksched.model.filters import DEAD_FIELDS, GROUP_FIELDS
 
 GROUPS_USUAL: Final = 50
 
@@ -30,8 +30,8 @@ async def dead_list(call: Call) -> Reply:
 
 async def dead_groups(call: Call) -> Reply:
     """Failures of the same kind with their counts, the most frequent first."""
-    query = call.query(*parse_bulk.GROUP_FIELDS, "limit", "cursor")
-    asked = parse_bulk.query_filter(query, parse_bulk.GROUP_FIELDS)
+    query = call.query(*GROUP_FIELDS, "limit", "cursor")
+    asked = parse_bulk.query_filter(query, GROUP_FIELDS)
     limit = parse.whole(query.get("limit"), "limit", default=GROUPS_USUAL, most=GROUPS_MAX)
     letters = call.services.bulk.dead_letters
     page = await letters.groups(tenant_of(call), asked, query.get("cursor"), limit)

@@ -19,7 +19,6 @@ from tasksched.model.operation import RATE_USUAL, check_rate
 COUNT_MAX: Final = 10**12
 _MEMBERS: Final = ("filter", "dry_run", "rate", "all")
 _RETENTION: Final = ("success", "failed", "count", "bytes")
-GROUP_FIELDS: Final = ("queue", "handler", "reason", "fingerprint")
 
 
 class Asked(NamedTuple):
@@ -99,23 +98,17 @@ def _asked(members: parse.Members, fields: Sequence[str], changes: Changes | Non
 
     before = members.wrong
     asked = members.take("filter", read_filter, filters.EVERYTHING, filters.EVERYTHING)
-    is_all = members.take("all", _flag, False, False)
+    is_all = members.take("all", parse.flag, False, False)
     if members.wrong == before and not asked.named and not is_all:
         members.refuse("all", 'an empty filter means everything: say "all": true')
     found = Asked(
         filter=asked,
-        dry_run=members.take("dry_run", _flag, False, False),
+        dry_run=members.take("dry_run", parse.flag, False, False),
         rate=members.take("rate", check_rate, RATE_USUAL, RATE_USUAL),
         changes=changes,
     )
     members.finish()
     return found
-
-
-def _flag(value: object, pointer: str) -> bool:
-    if type(value) is bool:
-        return value
-    raise Invalid("true or false is needed", pointer)
 
 
 def _whole(value: object, pointer: str) -> int:

@@ -15,6 +15,7 @@ from tasksched.http.parse import (
     NO_TARGET,
     Members,
     Rule,
+    flag,
     payload_rule,
     read_concurrency,
     read_lease,
@@ -224,16 +225,10 @@ def backfill(body: object) -> Backfill:
             members.refuse(name, "both ends of the range are needed")
     first_ms = members.take("from", parse_instant, 0, 0)
     last_ms = members.take("to", parse_instant, first_ms, first_ms)
-    dry_run = members.take("dry_run", _flag, False, False)
+    dry_run = members.take("dry_run", flag, False, False)
     rate = members.take("rate", _rate, RATE_DEFAULT, RATE_DEFAULT)
     members.finish()
     return Backfill((first_ms, last_ms), dry_run, rate)
-
-
-def _flag(value: object, pointer: str) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise Invalid("it is true or false", pointer)
 
 
 def _rate(value: object, pointer: str) -> float:

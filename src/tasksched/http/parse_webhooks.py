@@ -5,8 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from tasksched.commands.endpoints import EndpointChanges, EndpointSpec
-from tasksched.errors import Invalid
-from tasksched.http.parse import Members
+from tasksched.http.parse import Members, flag
 from tasksched.http.schema_webhooks import ROTATE, WEBHOOK, WEBHOOK_CHANGES
 from tasksched.model.durations import parse_duration
 from tasksched.model.endpoint import OVERLAP_MAX_MS, OVERLAP_MS, check_description
@@ -27,7 +26,7 @@ def endpoint(body: object) -> EndpointSpec:
         url=members.take("url", check_url, "", ""),
         events=members.take("events", check_events, (), ()),
         description=members.take("description", check_description, "", ""),
-        enabled=members.take("enabled", _flag, True, True),
+        enabled=members.take("enabled", flag, True, True),
         secret=members.take("secret", check_secret, None, None),
     )
     members.finish()
@@ -41,7 +40,7 @@ def changes(body: object) -> EndpointChanges:
         url=members.take("url", check_url, _UNSET),
         events=members.take("events", check_events, _UNSET),
         description=members.take("description", check_description, _UNSET, ""),
-        enabled=members.take("enabled", _flag, _UNSET),
+        enabled=members.take("enabled", flag, _UNSET),
     )
     members.finish()
     return found
@@ -57,9 +56,3 @@ def overlap_ms(body: object) -> int:
 
 def _overlap(value: object, pointer: str) -> int:
     return parse_duration(value, pointer, most_ms=OVERLAP_MAX_MS)
-
-
-def _flag(value: object, pointer: str) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise Invalid("it is true or false", pointer)

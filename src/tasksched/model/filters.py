@@ -19,6 +19,7 @@ from tasksched.model.task import HTTP_ROUTE, HandlerTarget, Task
 DEAD_FIELDS: Final = (
     "queue", "handler", "reason", "fingerprint", "tag", "finished_from", "finished_to",
 )  # fmt: skip
+GROUP_FIELDS: Final = ("queue", "handler", "reason", "fingerprint")
 TASK_FIELDS: Final = ("status", "queue", "priority", "handler", "tag", "due_from", "due_to")
 
 

@@ -55,7 +55,6 @@ PLAIN: Final[Mapping[str, tuple[str, ...]]] = {
     "commands.dead_letters": ("HSCAN", "ZCOUNT", "ZRANGE"),
     "commands.keys": ("HDEL", "HGETALL", "HLEN"),
     "commands.parked": ("HGET", "ZCARD", "ZCOUNT", "ZRANGE"),
-    "commands.quota": ("HGET",),
     "commands.recurring": ("LRANGE",),
     "commands.system": ("HGET", "INFO", "ROLE", "SRANDMEMBER", "XINFO|GROUPS", "XRANGE", "ZRANGE"),
     "runtime.janitor": ("INFO", "SMEMBERS"),
@@ -86,7 +85,7 @@ _QUERIES: Final = (
 )  # fmt: skip
 _COMMANDS: Final = (
     *_OPENING, *_QUERIES, "commands.access", "commands.admission", "commands.audit", "commands.keys",
-    "commands.quota", "store.durability",
+    "store.durability",
 )  # fmt: skip
 
 # Which of those modules a role runs.
@@ -95,7 +94,7 @@ MODULES: Final[Mapping[Role, tuple[str, ...]]] = {
     "producer": _COMMANDS,
     "reader": (*_OPENING, *_QUERIES),
     "scheduler": (
-        *_OPENING, "commands.quota", "runtime.janitor", "store.durability", "store.reads",
+        *_OPENING, "runtime.janitor", "store.durability", "store.reads",
         "store.records", "store.rules", "store.schedules", "store.wake",
     ),
     "worker": (
