@@ -9,7 +9,6 @@
 --       short_ms   int    the home is not asked again before; 0 = any time
 -- REPLY permits, epoch: as they are now
 -- COST  O(1)
--- @include lib/clock
 -- @include lib/keys
 -- @include lib/limits
 if permits < 0 or epoch < 0 then return redis.error_reply('BADARG permits') end

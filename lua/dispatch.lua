@@ -24,7 +24,6 @@
 -- @include lib/rules
 -- @include lib/limits
 -- @include lib/hold
--- @include lib/unhold
 -- @include lib/park
 local LANES_MAX, STREAMS_MAX, FULL_MAX, QUANTUM, RECHECK_MAX = 64, 32, 4, 8, 100
 
@@ -205,7 +204,7 @@ local function serve_stream(stream, room)
     end
   end
   if rests then dismiss(turns, stream) end
-  return served, room
+  return served
 end
 
 -- How many tasks the queue's own rules let go on, of at most `room`; parks the stream where none may.

@@ -9,7 +9,6 @@
 -- @include lib/keys
 -- @include lib/move
 -- @include lib/due
--- @include lib/ready
 -- @include lib/dead
 -- @include lib/notify
 -- @include lib/occurrence

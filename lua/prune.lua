@@ -18,7 +18,6 @@
 -- @include lib/keys
 -- @include lib/move
 -- @include lib/due
--- @include lib/acks
 -- @include lib/dead
 -- @include lib/notify
 -- @include lib/occurrence

@@ -14,7 +14,6 @@
 -- @include lib/keys
 -- @include lib/move
 -- @include lib/due
--- @include lib/acks
 -- @include lib/dead
 -- @include lib/notify
 -- @include lib/occurrence
@@ -51,5 +50,4 @@ for id in pairs(removing) do
   ids[#ids + 1] = id .. ' '
 end
 redis.call('SET', shard .. ':purged:' .. op, table.concat(ids), 'PX', MEMORY_MS)
-tell(now)
 return reply

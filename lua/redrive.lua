@@ -22,12 +22,10 @@
 -- @include lib/keys
 -- @include lib/move
 -- @include lib/due
--- @include lib/acks
 -- @include lib/dead
 -- @include lib/notify
 -- @include lib/occurrence
 -- @include lib/verdict
--- @include lib/unhold
 -- @include lib/waiting
 -- @include lib/amend
 local now, seen = read_clock(now_ms)
@@ -41,7 +39,7 @@ local refused, to_lane = check_amendment(task)
 if refused or not due_ms then return redis.error_reply('BADARG ' .. (refused or 'due')) end
 
 keep_clock(now, seen)
-unconclude(task, task.state)
+unconclude(task)
 local v = redis.call('HMGET', task.key, 'attempt', 'life', 'schedule', 'occurrence', 'by_hand')
 local gone = { 'finished_ms', 'reason', 'failure', 'cancel_requested', 'lost', 'expires_ms' }
 redis.call('HDEL', task.key, unpack(gone))

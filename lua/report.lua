@@ -5,7 +5,6 @@
 -- ARGV  limit   str
 -- REPLY permits, epoch, in use
 -- COST  O(1)
--- @include lib/clock
 -- @include lib/keys
 -- @include lib/limits
 if redis.call('HEXISTS', ALLOT, limit) == 0 then keep_allotment(limit, used(limit), 0, false, 0) end

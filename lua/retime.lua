@@ -15,7 +15,6 @@
 -- @include lib/clock
 -- @include lib/keys
 -- @include lib/move
--- @include lib/due
 -- @include lib/occurrence
 local now, seen = read_clock(now_ms)
 keep_clock(now, seen)

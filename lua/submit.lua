@@ -64,7 +64,7 @@ local overtakes = (waiting_ms and waiting_ms <= now) or redis.call('EXISTS', BAC
 local room = {}
 local function may_start(lane, expires_ms, concurrency)
   if (expires_ms and expires_ms <= now) or concurrency ~= '' then return false end
-  if is_limited(lane) then return false end
+  if rules_exist() and is_limited(lane) then return false end
   local stream = lane.stream
   if not room[stream] then
     local open = is_live(lane.route, now) and not redis.call('ZSCORE', PARKED, stream)
@@ -89,7 +89,7 @@ local function refuse_beyond_quota()
     end
   end
 end
-refuse_beyond_quota()
+if rules_exist() then refuse_beyond_quota() end
 
 -- A record with fields that most do not have.
 local function create_rare(lane, id, key, due_ms, payload, options, fingerprint, expires_ms, lease_ms, wants, concurrency)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --- sweep: entries of one ready stream without a task behind them go; running tasks that the watch
---- index has lost are watched again; an empty stream goes. The other half of idea 9 of the architecture.
+--- index has lost are watched again; an empty stream goes. The other half of idea 7 of the architecture.
 --
 -- KEYS  clock    hash   of the shard
 -- ARGV  now_ms   int    0 = ask the server
@@ -11,10 +11,7 @@
 -- COST  O(limit)
 -- @include lib/clock
 -- @include lib/keys
--- @include lib/move
--- @include lib/due
 -- @include lib/acks
--- @include lib/unhold
 -- @include lib/waiting
 -- @include lib/ready
 if limit < 1 then return redis.error_reply('BADARG limit') end

@@ -16,13 +16,8 @@
 -- @include lib/keys
 -- @include lib/move
 -- @include lib/due
--- @include lib/acks
--- @include lib/dead
 -- @include lib/notify
 -- @include lib/occurrence
--- @include lib/verdict
--- @include lib/unhold
--- @include lib/waiting
 local now, seen = read_clock(now_ms)
 local schedule = read_schedule(ref)
 local runs, reply = {}, {}

@@ -13,8 +13,7 @@ local function remove_task(id, now)
   local key = TASK .. id
   local v = redis.call('HMGET', key, 'state', 'lane', 'created_ms', 'fingerprint')
   local task = { id = id, key = key, state = v[1], lane = lane_of(v[2]) }
-  local bytes = stored_bytes(key)
-  unconclude(task, task.state)
+  local bytes = unconclude(task)
   redis.call('HINCRBY', COUNTS, task.lane.tenant .. ':' .. task.lane.queue .. ':' .. task.state, -1)
   leave_stub(id, tonumber(v[3]), v[4], now)
   redis.call('UNLINK', key, BODY .. id, ATTEMPTS .. id, LINES .. id, CHECKPOINT .. id)

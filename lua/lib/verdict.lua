@@ -31,11 +31,13 @@ local function conclude(task, now)
   if string.byte(task.id) == OCCURRENCE then follow(task, now) end
 end
 
--- A record leaves the finished ones again: redriven, or taken by retention.
-local function unconclude(task, state)
-  if state == 'FAILED' then unbury(task) end
-  redis.call('ZREM', shard .. (state == 'FAILED' and ':dead:' or ':done:') .. task.lane.tenant, task.id)
-  redis.call('HINCRBY', COUNTS, 'bytes:' .. task.lane.tenant, -stored_bytes(task.key))
+-- A record leaves the finished ones again: redriven, or removed. Returns the bytes that it counted.
+local function unconclude(task)
+  local bytes = stored_bytes(task.key)
+  if task.state == 'FAILED' then unbury(task) end
+  redis.call('ZREM', shard .. (task.state == 'FAILED' and ':dead:' or ':done:') .. task.lane.tenant, task.id)
+  redis.call('HINCRBY', COUNTS, 'bytes:' .. task.lane.tenant, -bytes)
+  return bytes
 end
 
 local function verdict_flush()

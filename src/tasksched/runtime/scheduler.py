@@ -65,7 +65,6 @@ class ShardDriver:
         self._woken = asyncio.Event()
         self.moved = 0
         self.fired = 0
-        self.last_tick_ms = 0
 
     def wake(self) -> None:
         self._woken.set()
@@ -89,7 +88,6 @@ class ShardDriver:
         asked = clock.mono()
         done = await self._dispatched()
         self.moved += done.moved
-        self.last_tick_ms = clock.mono_ms()
         wait_ms = float(self._look_ms)
         if done.again_ms >= 0:
             # Something is due already: at once, but never in a spin when nothing could be moved.

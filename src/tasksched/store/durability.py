@@ -12,7 +12,7 @@ wait go together on one connection, so that a replay, which changed nothing, wai
 import asyncio
 import random
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 from tasksched import clock
 from tasksched.errors import TaskschedError
@@ -20,7 +20,6 @@ from tasksched.store.connect import Gateway
 from tasksched.store.keys import ShardKeys
 
 Level = Literal["memory", "replicated", "fsync"]
-LEVELS: tuple[Level, ...] = get_args(Level)
 WAIT_MS = 2_000
 PROBES = 3
 PROBE_WAITED_MS = 5

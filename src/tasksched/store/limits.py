@@ -6,6 +6,7 @@ later; the home gives first in its own book. So an answer that never arrives lea
 until that shard asks again, and never too many.
 """
 
+import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Sequence
@@ -49,7 +50,8 @@ class Limits:
         row = (shard, ask.epoch, ask.permits, ask.want, ask.head_ms)
         is_ready, told = await self.allot(ask.limit, capacity, reporting, [row])
         if not is_ready:
-            rows = [row, *[await self._reported(n, ask.limit) for n in self._others(shard)]]
+            others = (self._reported(n, ask.limit) for n in self._others(shard))
+            rows = [row, *await asyncio.gather(*others)]
             _, told = await self.allot(ask.limit, capacity, reporting, rows)
         await self._tell(ask.limit, reporting, told)
 

@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 TRIES = 10
 
+_LAMENTED: set[tuple[str, str]] = set()
+"""Homes and names of records that were logged as unreadable: once a process, whoever looks."""
+
 _log = log.get("records")
 
 
@@ -35,7 +38,6 @@ class Records(Generic[T]):
         self._store = store
         self._home = home
         self._decode = msgspec.json.Decoder(kind).decode
-        self._lamented: set[str] = set()
 
     async def get(self, name: str) -> Kept[T] | None:
         raw = await self._store.gateway.command("HGET", self._home, name)
@@ -57,9 +59,9 @@ class Records(Generic[T]):
                 found[name] = self._kept(value)
             except TaskschedError:
                 others.append(name)
-                if name not in self._lamented:
+                if (self._home, name) not in _LAMENTED:
                     _log.error("record.unreadable", home=self._home, name=name)
-        self._lamented.update(others)
+        _LAMENTED.update((self._home, name) for name in others)
         return found, others
 
     async def put(self, name: str, value: T, *, expected: int | None = None) -> Changed:

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ from tasksched.model.schedule.fixed import Delay
 from tasksched.model.schedule.misfire import MisfirePolicy, Plan
 from tasksched.model.schedule.rule import Rule
 from tasksched.model.zones import TZDATA_VERSION
-from tasksched.store.protocol import Changed, Store, opt
+from tasksched.store.protocol import Changed, Store, new_op, opt
 from tasksched.store.schedule_records import (
     FIELDS,
     bound_rule,
@@ -142,7 +141,7 @@ class Schedules:
             spec.ref,
             expected=opt(expected),
             created_ms=created_ms,
-            op=_new_op(),
+            op=new_op(),
             kind=rule.kind,
             rule=msgspec.json.encode(rule.fields()),
             policy=policy_json(spec),
@@ -169,7 +168,7 @@ class Schedules:
 
     async def pause_schedule(self, ref: str, expected: int | None, *, op: str = "") -> Changed:
         """Words: paused, missing, version, state, owed."""
-        values = self._values(ref, expected=opt(expected), op=op or _new_op())
+        values = self._values(ref, expected=opt(expected), op=op or new_op())
         return _changed(await self._run("pause_schedule", values))
 
     async def resume_schedule(
@@ -179,7 +178,7 @@ class Schedules:
         values = self._values(
             ref,
             expected=opt(expected),
-            op=op or _new_op(),
+            op=op or new_op(),
             next_ms=opt(next_ms),
             tzdata=TZDATA_VERSION,
         )
@@ -187,7 +186,7 @@ class Schedules:
 
     async def remove_schedule(self, ref: str, expected: int | None, *, op: str = "") -> Changed:
         """Removes it, however many occurrences are open."""
-        op = op or _new_op()
+        op = op or new_op()
         while True:
             values = self._values(ref, expected=opt(expected), op=op)
             changed = _changed(await self._run("remove_schedule", values))
@@ -199,7 +198,7 @@ class Schedules:
         self, ref: str, runs: Sequence[tuple[str, int, str]], *, op: str = ""
     ) -> list[str | None] | None:
         """Ids of the extra occurrences (what, nominal, due); None where it was there; None: no schedule."""
-        reply = await self._run("trigger", self._values(ref, op=op or _new_op()), runs)
+        reply = await self._run("trigger", self._values(ref, op=op or new_op()), runs)
         if reply == [b"missing"]:
             return None
         return [task_id.decode() or None for task_id in reply]
@@ -347,7 +346,3 @@ def _members(entries: Any) -> list[str]:
     if entries and isinstance(entries[0], list | tuple):
         return [entry[0].decode() for entry in entries]
     return [entry.decode() for entry in entries[::2]]
-
-
-def _new_op() -> str:
-    return secrets.token_hex(6)

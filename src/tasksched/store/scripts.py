@@ -25,6 +25,7 @@ _INCLUDE = re.compile(r"^-- @include (\S+)$")
 _FUNCTION = re.compile(r"^local function (\w+)\(")
 _CONSTANT = re.compile(r"^local (\w+(?:, \w+)*)\b")
 _WORD = re.compile(r"\w+")
+_COMMENT = re.compile(r"--.*")
 _END = re.compile(r"^-- (REPLY|ERR|COST|@include)|^--$")
 
 Arg = str | bytes | int
@@ -98,8 +99,8 @@ def _needed(shared: str, body: str) -> str:
     """
     chunks = _chunks(shared)
     while True:
-        words = Counter(_WORD.findall(body))
-        own = [(names, Counter(_WORD.findall(text))) for names, text in chunks]
+        words = _words(body)
+        own = [(names, _words(text)) for names, text in chunks]
         for _, used in own:
             words.update(used)
         kept = [
@@ -110,6 +111,11 @@ def _needed(shared: str, body: str) -> str:
         if len(kept) == len(chunks):
             return "".join(text for _, text in kept)
         chunks = kept
+
+
+def _words(text: str) -> Counter[str]:
+    """How often each word stands in the code; what a comment speaks of is not used by it."""
+    return Counter(_WORD.findall(_COMMENT.sub("", text)))
 
 
 def _chunks(shared: str) -> list[tuple[tuple[str, ...], str]]:
