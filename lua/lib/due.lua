@@ -1,4 +1,4 @@
--- due: the only code that touches the due index: a sorted set per lane, and `lanes`, which holds
+-- due: the only code that adds to and takes from a lane, the due index: a sorted set per lane, and `lanes`, which holds
 -- each lane's earliest due time (or an earlier one: a removed head is noticed when its time comes).
 local adding = {}
 

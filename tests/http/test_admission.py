@@ -103,8 +103,10 @@ async def test_the_server_is_asked_once_a_second_and_only_while_somebody_creates
         hand.now_ms = now_ms
         await found.admit()
     assert 3 == info.asked
-    hand.now_ms += 3_600_000  # an idle hour
+    hand.now_ms += 3_600_000  # an idle hour costs one look, when somebody creates again
     assert 3 == info.asked
+    await found.admit()
+    assert 4 == info.asked
 
 
 async def test_a_budget_of_its_own_goes_before_the_servers(info: Info, hand: Clock):

@@ -165,7 +165,6 @@ class Histories(RuleBasedStateMachine):
         assert sum(max(permits, used) for permits, _, used in shown) <= self.most, shown
 
     def teardown(self) -> None:
-        self.kit.audited = False
         self.run(self.kit.close())
         self.loop.close()
 

@@ -42,7 +42,7 @@ class ShardKeys:
         return f"{self.shard}:checkpoint:{task_id}"
 
     def stub(self, task_id: str) -> str:
-        """string "until_ms fingerprint" · what retention leaves of an id · prune, remove_schedule."""
+        """string "until_ms fingerprint" · what is left of an id · prune, purge, remove_schedule."""
         return f"{self.shard}:stub:{task_id}"
 
     # -- waiting ------------------------------------------------------------------------------
@@ -112,12 +112,12 @@ class ShardKeys:
 
     @property
     def parked(self) -> str:
-        """zset · stream → ms at which to look again · streams that may not be served."""
+        """zset · stream, lane, k/key or !limit → ms at which to look again · what may not go on now."""
         return f"{self.shard}:parked"
 
     @property
     def parked_why(self) -> str:
-        """hash · stream → reason (no_worker)."""
+        """hash · stream or lane → "reason what": no_worker, paused, running, rate."""
         return f"{self.shard}:parked:why"
 
     @property
@@ -143,7 +143,7 @@ class ShardKeys:
 
     @property
     def window(self) -> str:
-        """hash · stream → entries that may wait in it · the dispatcher."""
+        """hash · stream → entries that may wait in it · take, sweep."""
         return f"{self.shard}:window"
 
     @property
@@ -236,7 +236,7 @@ class ShardKeys:
 
     @property
     def counts(self) -> str:
-        """hash · tenant:queue:STATE → tasks in it; bytes:tenant → bytes of finished records."""
+        """hash · tenant:queue:STATE → tasks in it; bytes:tenant → of finished records; t/ q/ k/ p/ → permits."""
         return f"{self.shard}:counts"
 
     @property

@@ -83,7 +83,7 @@ class Store:
         """Create (id, spec, fingerprint)s of one shard, at most SUBMIT_MAX.
 
         Returns the server's now and, for each row that made no task, the word why:
-        ``exists``, ``reused``, ``gone``. Safe to repeat.
+        ``exists``, ``reused``, ``gone``, ``quota``. Safe to repeat.
         """
         assert 0 < len(tasks) <= SUBMIT_MAX, len(tasks)
         rows = [
