@@ -534,3 +534,15 @@ async def test_priority_fairness_004_a_tenants_limit_holds_and_others_use_the_re
 async def unfinished(rig) -> int:
     items = (await rig.ask("GET", "/tenants")).json()["items"]
     return sum(each["usage"]["unfinished"] for each in items)
+
+
+async def test_queues_come_in_pages_where_a_limit_is_given(rig):
+    for name in ("d", "b", "a", "c"):
+        assert (await rig.ask("PUT", f"/queues/{name}", {"max_running": 1})).status_code == 200
+    first = (await rig.ask("GET", "/queues?limit=3")).json()
+    assert ["a", "b", "c"] == [each["name"] for each in first["items"]]
+    rest = (await rig.ask("GET", f"/queues?limit=3&cursor={first['next_cursor']}")).json()
+    assert (["d"], None) == ([each["name"] for each in rest["items"]], rest["next_cursor"])
+    assert 4 == len((await rig.ask("GET", "/queues")).json()["items"])
+    other = await rig.ask("GET", f"/tenants?cursor={first['next_cursor']}")
+    assert_problem(other, 400)

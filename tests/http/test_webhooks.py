@@ -194,6 +194,26 @@ async def test_a_tenant_has_so_many_endpoints(rig):
     await create(rig, Tasksched_Tenant="other")
 
 
+async def test_the_list_comes_in_pages_where_a_limit_is_given(rig):
+    made = [(await create(rig))["webhook_id"] for _ in range(5)]
+    seen: list[str] = []
+    sizes, path = [], "/webhooks?limit=2"
+    while path:
+        answer = await rig.ask("GET", path)
+        page = answer.json()
+        seen += [each["webhook_id"] for each in page["items"]]
+        sizes.append(len(page["items"]))
+        cursor = page["next_cursor"]
+        assert (cursor is None) == ("link" not in answer.headers)
+        path = cursor and f"/webhooks?limit=2&cursor={cursor}"
+    assert [2, 2, 1] == sizes
+    assert sorted(made) == sorted(seen)
+    whole = (await rig.ask("GET", "/webhooks")).json()
+    assert [each["webhook_id"] for each in whole["items"]] == seen
+    assert_problem(await rig.ask("GET", "/webhooks?limit=0"), 422)
+    assert_problem(await rig.ask("GET", "/webhooks?cursor=nobody"), 400)
+
+
 ROUTES = [
     ("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/enable"), ("POST", "/disable"),
     ("POST", "/rotate-secret"), ("POST", "/test"), ("GET", "/deliveries"),

@@ -13,7 +13,7 @@ from tasksched.commands.tenants import TenantView as Tenant
 from tasksched.errors import Invalid, NotFound
 from tasksched.http import parse, parse_bulk
 from tasksched.http.exchange import JSON, Headers, Reply
-from tasksched.http.paging import limit_of, next_link, read_cursor, write_cursor
+from tasksched.http.paging import LIMIT_DEFAULT, cut, next_link
 from tasksched.http.render import encode
 from tasksched.http.render_bulk import retention_views
 from tasksched.http.schema_limits import (
@@ -35,6 +35,7 @@ from tasksched.model import names
 from tasksched.model.limits import CHECKS, QueueState, TenantState
 from tasksched.store.reads import Place
 
+_QUEUES: Final = "queues"
 _TENANTS: Final = "tenants"
 
 
@@ -43,9 +44,11 @@ _TENANTS: Final = "tenants"
 
 async def queue_list(call: Call) -> Reply:
     """The queues that hold tasks of the tenant or have rules, with both."""
-    call.query()
+    query = call.query("limit", "cursor")
     found = await call.services.queues.all(tenant_of(call))
-    return _json(QueuePage([_queue(each) for each in found], None))
+    shown, cursor = cut(found, lambda each: Place(0, each.name), query, _QUEUES)
+    page = QueuePage([_queue(each) for each in shown], cursor)
+    return _json(page, next_link(call, query, cursor))
 
 
 async def queue_get(call: Call) -> Reply:
@@ -148,15 +151,12 @@ def _queue(state: QueueState) -> QueueView:
 async def tenant_list(call: Call) -> Reply:
     """The tenants that have tasks or settings, with their limits and their use of them."""
     query = call.query("limit", "cursor")
-    limit, place = limit_of(query.get("limit")), read_cursor(query.get("cursor"), _TENANTS)
     found = await call.services.tenants.all()
     if not _operates(call):
         found = [each for each in found if each.name == tenant_of(call)]
-    if place is not None:
-        found = [each for each in found if each.name > place.id]
-    last = Place(0, found[limit - 1].name) if len(found) > limit else None
-    cursor = write_cursor(last, _TENANTS)
-    page = TenantPage([_item(each) for each in found[:limit]], cursor)
+    asked = {"limit": str(LIMIT_DEFAULT), **query}
+    shown, cursor = cut(found, lambda each: Place(0, each.name), asked, _TENANTS)
+    page = TenantPage([_item(each) for each in shown], cursor)
     return _json(page, next_link(call, query, cursor))
 
 

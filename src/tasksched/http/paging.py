@@ -7,8 +7,8 @@ is opaque to callers and worth nothing to them, so it is not signed; whatever it
 import hashlib
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -19,6 +19,8 @@ from tasksched.http import parse
 from tasksched.http.exchange import Headers
 from tasksched.http.services import Call
 from tasksched.store.reads import NEVER_MS, Place
+
+T = TypeVar("T")
 
 LIMIT_DEFAULT: Final = 50
 
@@ -58,6 +60,20 @@ def read_cursor(text: str | None, asked: str) -> Place | None:
 
 def _mark(asked: str) -> str:
     return hashlib.sha256(asked.encode()).hexdigest()[:16]
+
+
+def cut(
+    items: Sequence[T], place_of: Callable[[T], Place], query: Mapping[str, str], asked: str
+) -> tuple[list[T], str | None]:
+    """The page of a short list that ``?limit=`` and ``?cursor=`` ask for; without a limit all of it.
+
+    ``items`` stand in the order of their places.
+    """
+    after = read_cursor(query.get("cursor"), asked)
+    left = [each for each in items if after is None or place_of(each) > after]
+    most = limit_of(query["limit"]) if "limit" in query else len(left)
+    shown = left[:most]
+    return shown, write_cursor(place_of(shown[-1]) if len(left) > most else None, asked)
 
 
 def next_link(call: Call, query: Mapping[str, str], cursor: str | None) -> Headers:

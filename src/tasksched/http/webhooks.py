@@ -11,7 +11,7 @@ from msgspec import UNSET
 from tasksched.errors import NotFound
 from tasksched.http import parse, parse_recurring, parse_webhooks, render
 from tasksched.http.exchange import JSON, Headers, Reply
-from tasksched.http.paging import limit_of, next_link
+from tasksched.http.paging import cut, limit_of, next_link
 from tasksched.http.problems import PreconditionRequired
 from tasksched.http.schema import ErrorView
 from tasksched.http.schema_webhooks import (
@@ -37,6 +37,7 @@ from tasksched.http.tasks import (
 )
 from tasksched.model.endpoint import DeliveryInfo, EndpointInfo
 from tasksched.model.instants import format_instant
+from tasksched.store.reads import Place
 
 NO_STORE = (b"cache-control", b"no-store")  # of answers with a secret
 
@@ -136,10 +137,11 @@ async def create(call: Call) -> Reply:
 
 async def list_(call: Call) -> Reply:
     """The webhook endpoints of the tenant, the oldest first."""
-    call.query()
+    query = call.query("limit", "cursor")
     found = await call.services.endpoints.list(tenant_of(call))
-    body = render.encode(WebhookPage([view_of(each) for each in found], None))
-    return Reply(200, body, [JSON, PRIVATE])
+    shown, cursor = cut(found, lambda each: Place(each.created_ms, each.id), query, "webhooks")
+    body = render.encode(WebhookPage([view_of(each) for each in shown], cursor))
+    return Reply(200, body, [JSON, PRIVATE, *next_link(call, query, cursor)])
 
 
 async def get(call: Call) -> Reply:
