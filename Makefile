@@ -44,7 +44,8 @@ type: setup  ## Types, strictly
 bench: setup  ## Answer one question with a figure: make bench SCENARIO=create
 	$(BIN)/python -m bench.run $(SCENARIO)
 
-chaos: setup  ## Kill and starve real processes for a few minutes, then audit
+chaos: setup  ## Try new random examples, then kill and starve real processes for minutes, then audit
+	TASKSCHED_EXPLORE=1 $(BIN)/python -m pytest -q tests/model tests/protocol tests/http -n 2 --servers valkey
 	$(BIN)/python -m pytest -q tests/stack tests/faults --chaos -x
 
 clean:  ## Remove what was made

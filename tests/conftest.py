@@ -1,9 +1,12 @@
 """Fixtures every test may use: real servers, and the event loop."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tests.servers import NAMES, ServerPool, ServerProcess, spawn_server
 
 
@@ -13,6 +16,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=",".join(NAMES),
         help="which servers the fixture redis_server runs over (default: %(default)s)",
     )
+
+
+def pytest_configure() -> None:
+    # Started in the background of a shell, SIGINT would be ignored here and by every child.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The same examples each time, or what lands would hang on luck; new ones are looked for by
+    # `make chaos`, and whatever it finds becomes a test of its own.
+    if not os.environ.get("TASKSCHED_EXPLORE"):
+        settings.register_profile("repeatable", derandomize=True, database=None)
+        settings.load_profile("repeatable")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

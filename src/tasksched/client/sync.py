@@ -30,7 +30,8 @@ class SyncLoop:
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """The result of ``work``, run in the background; Ctrl-C cancels it."""
-        future: Future[R] = asyncio.run_coroutine_threadsafe(work, self._started())
+        with self._lock:  # handed over before the loop is told to stop, or to the next one
+            future: Future[R] = asyncio.run_coroutine_threadsafe(work, self._started())
         try:
             return future.result()
         except BaseException:
@@ -49,21 +50,19 @@ class SyncLoop:
                 return
             self._loop = self._thread = None
             atexit.unregister(self.stop)
-        loop.call_soon_threadsafe(loop.stop)
+            loop.call_soon_threadsafe(loop.stop)
         thread.join(STOP_S)
 
     def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is not None and self._owner == os.getpid():
-                return self._loop
-            loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(
-                target=_serve, args=(loop,), name=self._name, daemon=True
-            )
-            self._loop, self._owner = loop, os.getpid()
-            self._thread.start()
-            atexit.register(self.stop)
-            return loop
+        """The loop of this process; the caller holds the lock."""
+        if self._loop is not None and self._owner == os.getpid():
+            return self._loop
+        loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_serve, args=(loop,), name=self._name, daemon=True)
+        self._loop, self._owner = loop, os.getpid()
+        self._thread.start()
+        atexit.register(self.stop)
+        return loop
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

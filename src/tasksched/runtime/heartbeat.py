@@ -93,10 +93,14 @@ class Heartbeat:
 
     def _work(self) -> None:
         sync = self._open()
-        while not self._ended:
+        while True:
             # While we work every new run sets the event: none is missed between look and sleep.
             self._wakes_at = math.inf
             self._wake.clear()
+            if (
+                self._ended
+            ):  # looked at after the clearing, or the call to end could be cleared away
+                break
             try:
                 self._tick(sync)
                 if self._failing:

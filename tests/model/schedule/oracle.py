@@ -21,8 +21,7 @@ from tasksched.model.zones import ZONE_NAMES, zone
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 THREE_HOURS = timedelta(hours=3)
 
-# SCHEDULE_PROFILE=long searches twenty times as long.
-SCALE = 20 if os.environ.get("SCHEDULE_PROFILE") == "long" else 1
+SCALE = 20 if os.environ.get("TASKSCHED_EXPLORE") else 1  # `make chaos` searches longer
 
 
 def examples(count: int) -> settings:

@@ -70,6 +70,9 @@ def test_croniter_agrees_in_utc(meaning, start_s):
     rule = cron(meaning, "UTC", ("next", "first"))
     times = rule.between(start_s * 1000, (start_s + 3 * 366 * 86400) * 1000, 4)
     iterator = croniter(meaning.text, datetime.fromtimestamp(start_s, UTC), implement_cron_bug=True)
+    fields = meaning.text.split(" ")
+    # A field of days that names them all is a star to croniter, however it is written.
+    assume(all(iterator.expanded[n] != ["*"] or fields[n].startswith("*") for n in (2, 4)))
 
     assert [int(iterator.get_next(datetime).timestamp()) * 1000 for _ in times] == times
 

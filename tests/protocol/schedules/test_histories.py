@@ -226,7 +226,6 @@ def _loop(whole: Coroutine[Any, Any, None]) -> None:
 SETTINGS = settings(
     max_examples=15,
     deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
