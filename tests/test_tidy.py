@@ -20,7 +20,7 @@ SOURCE = ROOT / "src" / "tasksched"
 LUA = ROOT / "lua"
 
 LAYERS = [
-    {"errors", "clock"},
+    {"errors", "clock", "ending"},
     {"settings", "log", "embedded"},
     {"model"},
     {"store"},
@@ -226,3 +226,12 @@ def test_nothing_is_left_to_be_fixed_later():
     marks = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
     sources = [*MODULES, *LUA.rglob("*.lua"), *(ROOT / "bench").rglob("*.py")]
     assert [str(p) for p in sources if marks.search(p.read_text())] == []
+
+
+def test_background_tasks_are_ended_in_one_way():
+    """A task that is only cancelled and waited for is waited for in vain if it does not hear it."""
+    cancelled = re.compile(
+        r"\.cancel\(\)[^@]{0,200}(?:asyncio\.gather\(|^ *await self\._\w+$)", re.MULTILINE
+    )
+    found = [path.name for path in MODULES if cancelled.search(path.read_text())]
+    assert found == ["ending.py"]

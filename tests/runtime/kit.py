@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from tasksched import clock
+from tasksched.ending import end
 from tasksched.model import codec, ids
 from tasksched.model.retry import Retry
 from tasksched.model.task import HandlerTarget, Options, TaskSpec
@@ -107,7 +108,6 @@ class Site:
         self.store = Store(self.gateway, "ts", SHARDS)
         self._dispatching: asyncio.Task[None] | None = None
         self._workers: list[Worker] = []
-        self._ended = False
 
     async def __aenter__(self) -> Self:
         self._dispatching = asyncio.create_task(self._dispatch())
@@ -117,14 +117,12 @@ class Site:
         for worker in self._workers:
             worker.hurry()
             await worker.drain(0)
-        self._ended = True
         assert self._dispatching is not None
-        self._dispatching.cancel()
-        await asyncio.gather(self._dispatching, return_exceptions=True)
+        await end([self._dispatching])
         await self.gateway.close()
 
     async def _dispatch(self) -> None:
-        while not self._ended:  # a cancellation alone may be swallowed below us (Python 3.11)
+        while True:
             for shard in range(SHARDS):
                 with contextlib.suppress(Exception):
                     await self.store.dispatch(shard)

@@ -17,6 +17,7 @@ from tasksched.client.handler import Call
 from tasksched.client.link import Link
 from tasksched.client.patience import Patience
 from tasksched.client.task import Task
+from tasksched.ending import end
 from tasksched.errors import Overloaded, RateLimited, TaskschedError
 from tasksched.model.task import Created, TaskSpec
 
@@ -97,9 +98,7 @@ async def _all(work: Iterable[Any]) -> None:
     try:
         await asyncio.gather(*running)
     except BaseException:
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await end(running)
         raise
 
 

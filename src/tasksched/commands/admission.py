@@ -8,12 +8,12 @@ itself will tell. How long the oldest of these calls has waited tells an API pro
 """
 
 import asyncio
-import contextlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tasksched import clock
+from tasksched.ending import end
 from tasksched.errors import MemoryBudget, TaskschedError
 from tasksched.settings import Settings
 from tasksched.store.connect import Gateway
@@ -129,6 +129,4 @@ class Admission:
 
     async def close(self) -> None:
         if self._looking is not None:
-            self._looking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._looking
+            await end([self._looking])

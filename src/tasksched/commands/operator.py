@@ -20,6 +20,7 @@ from tasksched import clock, log
 from tasksched.commands import walk
 from tasksched.commands.removal import Memory
 from tasksched.commands.verbs import Tally, Verbs
+from tasksched.ending import end
 from tasksched.errors import TaskschedError, Unavailable
 from tasksched.model.operation import Operation
 from tasksched.store.protocol import Store
@@ -246,10 +247,7 @@ class Operator:
         return jobs
 
     async def _leave(self) -> None:
-        tasks = list(self._jobs.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(self._jobs.values())
         for job in self._jobs:
             if job.operation.state == "RUNNING":
                 with contextlib.suppress(TaskschedError):

@@ -8,12 +8,13 @@ why a single create stays near the price of an empty echo. Handlers raise; ``mid
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from tasksched.ending import end
 from tasksched.errors import Invalid, Malformed, TaskschedError
 
 Headers = list[tuple[bytes, bytes]]
@@ -141,17 +142,11 @@ class Call(Generic[Services_]):
                 raise ClientDisconnect
             return working.result()
         finally:
-            await _ended(working, leaving)
+            await end([working, leaving])
 
     async def _gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-
-
-async def _ended(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def send_reply(reply: Reply, send: Send) -> None:

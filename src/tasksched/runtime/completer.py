@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from tasksched import log
+from tasksched.ending import end
 from tasksched.errors import TaskschedError, Unavailable
 from tasksched.model.outcome import Outcome
 from tasksched.runtime.context import Run
@@ -41,7 +42,6 @@ class Completer:
         self._prepare = prepare
         self._waiting: list[list[End]] = [[] for _ in range(store.shards)]
         self._sending: dict[int, asyncio.Task[None]] = {}
-        self._aborted = False
         self.held = 0  # handed in, not answered for
         self.settled = 0
         self.released = 0
@@ -66,13 +66,7 @@ class Completer:
 
     async def abort(self) -> None:
         """Stop repeating; what is held is lost to us, and reaped when its lease ends."""
-        # A flag too: before Python 3.12 ``asyncio.wait_for``, which the client library uses, may
-        # swallow a cancellation, and what repeats for ever would.
-        self._aborted = True
-        tasks = list(self._sending.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(list(self._sending.values()))
 
     async def _send(self, shard: int) -> None:
         try:
@@ -152,7 +146,7 @@ class Completer:
     ) -> list[str] | None:
         """The words, as soon as Redis answers; None if it refuses these rows whatever we do."""
         rest_s = REST_S
-        while not self._aborted:
+        while True:
             try:
                 return await tell(ends)
             except Unavailable as error:
@@ -163,7 +157,6 @@ class Completer:
                 return None
             await asyncio.sleep(rest_s)
             rest_s = min(rest_s * 2, REST_MAX_S)
-        raise asyncio.CancelledError
 
     def _miss(self, run: Run, outcome: Outcome, word: str) -> None:
         match word:

@@ -20,6 +20,7 @@ import socket
 from collections.abc import Sequence
 
 from tasksched import clock, log
+from tasksched.ending import end
 from tasksched.errors import TaskschedError, Unavailable
 from tasksched.runtime.janitor import Janitor, Retention
 from tasksched.runtime.reaper import reap_overdue
@@ -139,6 +140,7 @@ class Scheduler:
         self._look_ms = lease_ms // 5
         self._drivers: dict[int, ShardDriver] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._left: set[asyncio.Task[None]] = set()
         self._janitor = Janitor(store, retention, look_ms=min(self._look_ms, 2_000))
         self._listener = Listener(
             store.gateway, [keys.wake for keys in store.keys], self._heard, self._wake_all
@@ -158,7 +160,7 @@ class Scheduler:
                 except TimeoutError:
                     continue
         finally:
-            janitor.cancel()
+            await end([janitor])
             await self._listener.stop()
             await self._leave()
 
@@ -182,8 +184,10 @@ class Scheduler:
 
     def _own(self, wanted: set[int]) -> None:
         for shard in set(self._drivers) - wanted:
-            self._tasks.pop(shard).cancel()
             del self._drivers[shard]
+            leaving = asyncio.create_task(end([self._tasks.pop(shard)]))
+            self._left.add(leaving)
+            leaving.add_done_callback(self._left.discard)
         for shard in wanted - set(self._drivers):
             driver = ShardDriver(self._store, shard, look_ms=self._look_ms)
             self._drivers[shard] = driver
@@ -198,10 +202,7 @@ class Scheduler:
             driver.wake()
 
     async def _leave(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end([*self._tasks.values(), *self._left])
         try:
             key = self._store.global_keys.schedulers
             await self._store.enlist(key, self.name, 0, patience_ms=LEAVE_PATIENCE_MS)

@@ -11,6 +11,7 @@ import asyncio
 from typing import Protocol
 
 from tasksched import clock, log
+from tasksched.ending import end
 from tasksched.errors import TaskschedError, Unavailable
 from tasksched.store.connect import Unannounced
 from tasksched.store.protocol import BATCH_MAX, Grant, Store
@@ -74,12 +75,10 @@ class Taker:
 
     async def close(self, patience_s: float) -> None:
         """Ends the calls in flight, after waiting a little for what they were granted."""
-        self._closed = True  # beside the cancellation, which may be swallowed (completer.abort)
+        self._closed = True
         if takes := list(self._takes.values()):
             _, late = await asyncio.wait(takes, timeout=patience_s)
-            for take in late:
-                take.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await end(late)
 
     def flag(self, shard: int) -> None:
         self._flagged[shard] = None

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
 from tasksched import clock, log
+from tasksched.ending import end
 from tasksched.errors import TaskschedError
 from tasksched.model.callback import callback_token
 from tasksched.model.notify import NOTIFY_ROUTE, QUEUE
@@ -152,9 +153,7 @@ class Worker:
             await stopping
         finally:
             await self.drain()
-            starting.cancel()
-            stopping.cancel()
-            await asyncio.gather(starting, stopping, return_exceptions=True)
+            await end([starting, stopping])
 
     async def start(self) -> None:
         """Begins to work. Returns when every shard knows the worker, however long Redis is away."""

@@ -13,12 +13,12 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from tasksched import log
+from tasksched.ending import end
 from tasksched.store.connect import Gateway, is_denial
 
 PROBE_S = 15.0
 RECONNECT_S = 0.2
 DENIED_S = 10.0
-STOP_S = 0.1
 
 _log = log.get("wake")
 
@@ -43,10 +43,8 @@ class Listener:
         self._task = asyncio.create_task(self._listen(), name="wake")
 
     async def stop(self) -> None:
-        # A cancellation that meets redis-py while it connects may be swallowed: it is said again.
-        while self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait({self._task}, timeout=STOP_S)
+        if self._task is not None:
+            await end([self._task])
 
     async def _listen(self) -> None:
         while True:
