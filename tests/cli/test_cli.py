@@ -54,6 +54,21 @@ def shell(valkey_server: ServerProcess) -> Shell:
 # -- tasks ----------------------------------------------------------------------------------------
 
 
+def test_a_task_belongs_to_the_trace_of_the_option_or_of_the_environment(shell: Shell):
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-{}-01"
+    ours, named = trace.format("1" * 16), trace.format("2" * 16)
+    shell.environment["TRACEPARENT"] = ours
+    ids = [
+        shell.ok("submit", "add", "-q").strip(),
+        shell.ok("submit", "add", "--traceparent", named, "-q").strip(),
+    ]
+    shell.environment["TRACEPARENT"] = "nonsense"
+    ids.append(shell.ok("submit", "add", "-q").strip())
+
+    assert [shell.json("get", each)["traceparent"] for each in ids] == [ours, named, None]
+    assert 2 == shell.run("submit", "add", "--traceparent", "nonsense").exit_code
+
+
 def test_submit_prints_the_id_alone_on_stdout(shell: Shell):
     done = shell.run("submit", "add", "1", "2")
     assert (done.exit_code, done.stderr) == (0, "created\n")

@@ -43,6 +43,16 @@ async def test_options_are_laid_over_the_defaults(stage: Stage):
     assert (record.retry.max_attempts, record.timeout_ms) == (7, 5_000)
 
 
+async def test_a_task_belongs_to_the_trace_that_is_named(stage: Stage):
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    task = await stage.add.options(traceparent=trace).submit(1)
+
+    assert (await task.refresh()).traceparent == trace
+    assert (await (await stage.add.submit(1)).refresh()).traceparent is None
+    with pytest.raises(Invalid, match="a traceparent is 00-"):
+        stage.add.options(traceparent="00-x")
+
+
 async def test_a_duration_of_expires_counts_from_the_due_time(stage: Stage):
     task = await stage.add.options(at=LATER, expires=timedelta(hours=1)).submit(1)
     assert (await task.refresh()).expires_at_ms == int(LATER.timestamp()) * 1000 + 3_600_000

@@ -427,3 +427,44 @@ async def test_two_processes_share_their_keys(rig, valkey_server):
     await other.close()
 
     assert found.id == first.json()["task_id"]
+
+
+# -- traces ---------------------------------------------------------------------------------------
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+OTHER = "00-4bf92f3577b34da6a3ce929d0e0e4736-1111111111111111-00"
+
+
+async def test_a_task_keeps_the_trace_it_was_created_in(rig):
+    made = await rig.ask("POST", "/tasks", BODY, traceparent=TRACE)
+    task_id = made.json()["task_id"]
+    edited = await rig.ask("PATCH", f"/tasks/{task_id}", {"tags": ["x"]})
+
+    assert edited.status_code == 200, edited.text
+    shown = await rig.show(task_id)
+    assert (shown["traceparent"], shown["tags"]) == (TRACE, ["x"])
+
+
+@pytest.mark.parametrize(("member", "kept"), [({"traceparent": OTHER}, OTHER), ({"traceparent": None}, None), ({}, TRACE)])  # fmt: skip
+async def test_the_body_says_more_than_the_header(rig, member, kept):
+    made = await rig.ask("POST", "/tasks/batch", [{"target": CHARGE, **member}], traceparent=TRACE)
+
+    (item,) = made.json()["items"]
+    assert (await rig.show(item["task_id"]))["traceparent"] == kept
+
+
+async def test_a_trace_that_cannot_be_read_is_none_in_a_header_and_refused_in_a_body(rig):
+    made = await rig.ask("POST", "/tasks", BODY, traceparent="00-nonsense")
+    refused = await rig.ask("POST", "/tasks", {"target": CHARGE, "traceparent": "00-nonsense"})
+
+    assert made.status_code == 201
+    assert (await rig.show(made.json()["task_id"]))["traceparent"] is None
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/traceparent")
+
+
+async def test_a_repeated_command_may_come_in_another_trace(rig):
+    first = await rig.ask("POST", "/tasks", BODY, Idempotency_Key="T", traceparent=TRACE)
+    second = await rig.ask("POST", "/tasks", BODY, Idempotency_Key="T", traceparent=OTHER)
+
+    assert [201, 200] == [first.status_code, second.status_code]
+    assert second.json()["traceparent"] == TRACE

@@ -350,9 +350,9 @@ async def test_what_is_described_is_what_is_read():
     assert set(_TASK) == {
         "target", "payload", "run_at", "timezone", "delay", "queue", "priority", "retry",
         "timeout", "lease", "expires_at", "tags", "notify", "idempotency_key",
-        "concurrency_key", "concurrency_limit",
+        "concurrency_key", "concurrency_limit", "traceparent",
     }  # fmt: skip
-    assert set(_CHANGES) == set(_TASK) - {"idempotency_key"}
+    assert set(_CHANGES) == set(_TASK) - {"idempotency_key", "traceparent"}
     assert Retry.parse({}) == Retry(RetryBody().max_attempts, max_lost=RetryBody().max_lost)
     assert {op.handler for op in OPS} >= {tasks.create, tasks.get, tasks.edit}
 

@@ -51,7 +51,9 @@ def grant_of(route: str = "fn", payload: Any = ..., **fields: Any) -> Grant:
     if payload is not ...:
         raw = payload if isinstance(payload, bytes) else codec.encode(payload)
     options = {
-        key: fields.pop(key) for key in ("http", "retry", "timeout_ms", "tags") if key in fields
+        key: fields.pop(key)
+        for key in ("http", "retry", "timeout_ms", "tags", "traceparent")
+        if key in fields
     }
     options.setdefault("retry", NO_JITTER)
     defaults: dict[str, Any] = {

@@ -63,6 +63,14 @@ async def test_a_request_carries_the_payload_and_names_the_attempt(target, call)
     assert sent["User-Agent"].startswith("tasksched/")
 
 
+@pytest.mark.parametrize("trace", [None, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"])
+async def test_a_request_is_in_the_trace_of_its_task(target, call, trace):
+    await call(target.url, traceparent=trace)
+
+    lines = [line for line in target.requests[0][0].split("\r\n") if "traceparent" in line]
+    assert lines == ([] if trace is None else [f"traceparent: {trace}"])
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_some_methods_have_no_body(target, call, method):
     await call(target.url, {"a": 1}, method=method)

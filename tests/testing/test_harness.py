@@ -119,6 +119,20 @@ async def test_a_handler_may_submit_from_its_thread(app: App):
             app.submit_sync("note", "it would wait for itself")
 
 
+async def test_a_handler_sees_the_trace_of_its_task(app: App):
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+    @app.task
+    async def traced(ctx: Ctx) -> str | None:
+        return ctx.traceparent
+
+    async with harness(app, start=START) as h:
+        await traced.options(traceparent=trace).submit()
+        await traced.options(delay="1s").submit()
+        await h.advance("1s")
+        assert [run.result for run in h.runs(traced)] == [trace, None]
+
+
 async def test_handlers_decide_themselves(app: App):
     @app.task
     async def later(ctx: Ctx) -> datetime | str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from tasksched.cli.arguments import payload_json, payload_of
 from tasksched.cli.group import note, shared
@@ -56,6 +57,14 @@ def concurrent(command: F) -> F:
     return command
 
 
+def _heard(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """What the environment says of the trace is left out where it cannot be read; an option is not."""
+    from tasksched.model.trace import heard_traceparent
+
+    is_ours = context.get_parameter_source(option.name or "") is ParameterSource.ENVIRONMENT
+    return heard_traceparent(text) if is_ours else text
+
+
 @click.command()
 @click.argument("handler", required=False)
 @click.argument("args", nargs=-1)
@@ -66,6 +75,13 @@ def concurrent(command: F) -> F:
 @click.option("--priority", type=PRIORITIES, help="Class (default: normal).")
 @click.option("--tag", "tags", multiple=True, help="A tag; may be repeated.")
 @click.option("--timeout", metavar="DURATION", help="Of one attempt.")
+@click.option(
+    "--traceparent",
+    metavar="TEXT",
+    envvar="TRACEPARENT",
+    callback=_heard,
+    help="The trace it belongs to (default: of the environment's TRACEPARENT).",
+)
 @click.option(
     "--expires", metavar="TIME|DURATION", help="No first start after it, or so long after due."
 )
@@ -110,7 +126,7 @@ def _spec(handler: str | None, args: Sequence[str], tenant: str, options: dict[s
     from tasksched.model.retry import Retry
     from tasksched.model.task import TaskSpec
 
-    names = ("at", "key", "queue", "priority", "tags", "expires", *CONCURRENCY)
+    names = ("at", "key", "queue", "priority", "tags", "expires", "traceparent", *CONCURRENCY)
     chosen = {name: options[name] for name in names if options[name] not in {None, "", ()}}
     fields = parsed(chosen)  # type: ignore[arg-type]  # checked by name there
     fields["concurrency"] = concurrency_in(fields, None)

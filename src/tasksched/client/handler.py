@@ -90,18 +90,21 @@ class Submitter(Generic[P, R]):
         notify: Notify | None = None,
         concurrency_key: str | None = None,
         concurrency_limit: int | None = None,
+        traceparent: str | None = None,
     ) -> "Submitter[P, R]":
         """The same handler with these options; what is not given stays as it was.
 
         ``at`` or ``delay``: when it is due. ``key``: the idempotency key. ``expires``: no first
         start after it; a duration counts from the due time. ``notify``: who is told of its end.
         ``concurrency_key``: of the tenant's tasks with the same one only ``concurrency_limit`` (1) run at a time.
+        ``traceparent``: the trace it belongs to, for spans that link to it.
         """
         return self.with_options(
             Options(
                 at=at, delay=delay, key=key, queue=queue, priority=priority, tenant=tenant,
                 retry=retry, timeout=timeout, expires=expires, tags=tags, notify=notify,
                 concurrency_key=concurrency_key, concurrency_limit=concurrency_limit,
+                traceparent=traceparent,
             )
         )  # fmt: skip
 

@@ -29,6 +29,7 @@ from tasksched.model.names import (
 from tasksched.model.receivers import Notify, check_queue, check_receivers
 from tasksched.model.retry import Retry
 from tasksched.model.task import Concurrency, TaskSpec, edited_concurrency
+from tasksched.model.trace import check_traceparent
 
 REMEMBERED = 1024
 
@@ -51,6 +52,7 @@ class Options(TypedDict, total=False):
     notify: Notify | None
     concurrency_key: str | None
     concurrency_limit: int | None
+    traceparent: str | None
 
 
 def parsed(options: Options) -> dict[str, Any]:
@@ -153,6 +155,10 @@ def _concurrency_limit(value: int) -> int:
     return check_concurrency_limit(value, "/concurrency_limit")
 
 
+def _traceparent(value: str) -> str:
+    return check_traceparent(value, "/traceparent")
+
+
 def _priority(value: str) -> Priority:
     return check_priority(value, "/priority")
 
@@ -183,4 +189,5 @@ _PARSERS: dict[str, tuple[str, Any]] = {
     "notify": ("notify", check_receivers),
     "concurrency_key": ("concurrency_key", _concurrency_key),
     "concurrency_limit": ("concurrency_limit", _concurrency_limit),
+    "traceparent": ("traceparent", _traceparent),
 }

@@ -93,10 +93,11 @@ OPTIONS: dict[str, tuple[str, Any]] = {
     "expires_at_ms": ("expires_at", format_instant),
     "tags": ("tags", list),
     "notify": ("notify", msgspec.to_builtins),
+    "traceparent": ("traceparent", str),
     "key": ("idempotency_key", str),
 }
 _CHANGES: dict[str, tuple[str, Any]] = {
-    **{field: OPTIONS[field] for field in OPTIONS if field != "key"},
+    **{field: OPTIONS[field] for field in OPTIONS if field not in {"traceparent", "key"}},
     **{name: (name, lambda value: value) for name in ("concurrency_key", "concurrency_limit")},
     "payload": ("payload", lambda data: codec.decode(data) if data else None),
     "target": ("target", target_body),
@@ -154,6 +155,7 @@ class _TaskView(msgspec.Struct, kw_only=True):
     notify: tuple[Receiver, ...] = ()
     concurrency_key: str | None = None
     concurrency_limit: int | None = None
+    traceparent: str | None = None
     delivery: _DeliveryView | None = None
     retry: dict[str, Any] | None = None
     timeout: str | None = None
@@ -346,6 +348,7 @@ def _task(view: _TaskView) -> Task:
         tags=view.tags,
         notify=view.notify,
         concurrency=concurrency_of(view.concurrency_key, view.concurrency_limit),
+        traceparent=view.traceparent,
         delivery=_delivery(view.delivery),
         reason=view.reason,
         fingerprint=view.fingerprint,

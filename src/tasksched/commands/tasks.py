@@ -315,9 +315,12 @@ def _shard(task_id: str, store: Store) -> int:
 
 
 def fingerprint_of(spec: TaskSpec) -> str:
-    """Equal exactly for equal normalised commands, however they came."""
+    """Equal exactly for equal normalised commands, however they came, and in whatever trace."""
     payload = codec.decode(spec.payload) if spec.payload else None
-    fields = msgspec.to_builtins(msgspec.structs.replace(spec, payload=b"", key=None))
+    fields = msgspec.to_builtins(
+        msgspec.structs.replace(spec, payload=b"", key=None, traceparent=None)
+    )
+    del fields["traceparent"]
     fields["retry"] = spec.retry.to_json()
     return codec.fingerprint([fields, bool(spec.payload), payload])
 
@@ -356,6 +359,7 @@ def edit_of(task: Task, changes: Changes) -> Edit:
                 notify=notify,
                 delivery=task.delivery,
                 concurrency=concurrency,
+                traceparent=task.traceparent,
                 cause=target.cause if isinstance(target, NoticeTarget) else None,
             )
         ),

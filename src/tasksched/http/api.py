@@ -110,7 +110,7 @@ __all__ = ["OPS", "Services", "make_api"]
 
 _TENANT = ("Tasksched-Tenant",)
 _WRITES = (*_TENANT, "Durability")
-_CREATES = (*_WRITES, "Idempotency-Key")
+_CREATES = (*_WRITES, "Idempotency-Key", "traceparent")
 _CHANGES = (*_WRITES, "If-Match")
 _FILTER = ("?status", "?queue", "?priority", "?handler", "?tag", "?due_from", "?due_to")
 _PAGE = (*_TENANT, *_FILTER, "?limit", "?cursor")

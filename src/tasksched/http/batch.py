@@ -16,7 +16,7 @@ from tasksched.http.exchange import JSON, Reply
 from tasksched.http.problems import field_errors, later_of, plain
 from tasksched.http.schema import BatchItem, BatchView, Durability
 from tasksched.http.services import Call
-from tasksched.http.tasks import durability_of, require_type, tenant_of
+from tasksched.http.tasks import durability_of, require_type, tenant_of, trace_of
 from tasksched.model.instants import format_instant
 from tasksched.model.task import Created, TaskSpec
 
@@ -35,7 +35,7 @@ async def create_many(call: Call) -> Reply:
     asked = durability_of(call)
     key = parse.key_of(call.header(b"idempotency-key"))
     most = call.services.settings.payload_bytes_max
-    source = parse.Source(tenant_of(call), key, most)
+    source = parse.Source(tenant_of(call), key, most, trace_of(call))
     specs = await _specs(_from_lines(raw) if lines else _from_array(raw), source)
     good = [spec for spec in specs if isinstance(spec, TaskSpec)]
     made = await call.services.tasks.submit_many(good) if good else []

@@ -54,6 +54,10 @@ PARAMETERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         _TEXT,
     ),
     "Idempotency-Key": ("Quoted or bare; the same key and command again answers 200", _TEXT),
+    "traceparent": (
+        "The trace that the task belongs to (W3C); one that cannot be read is none",
+        _TEXT,
+    ),
     "Prefer": ("`wait=20`: answer when the task is final, or after so many seconds", _TEXT),
     "Durability": (
         "What to wait for; the answer says what was reached",

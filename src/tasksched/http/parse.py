@@ -34,6 +34,7 @@ from tasksched.model.task import (
     Target,
     TaskSpec,
 )
+from tasksched.model.trace import check_traceparent
 from tasksched.model.zones import check_timezone
 
 T = TypeVar("T")
@@ -57,6 +58,7 @@ class Source(NamedTuple):
     tenant: str
     key: str | None
     payload_bytes_max: int
+    traceparent: str | None = None
 
 
 def decode_json(raw: bytes) -> Any:
@@ -185,6 +187,7 @@ def task_spec(body: object, source: Source) -> TaskSpec:
         tags=members.take("tags", names.check_tags, (), ()),
         notify=members.take("notify", check_receivers, (), ()),
         concurrency=read_concurrency(members),
+        traceparent=members.take("traceparent", check_traceparent, source.traceparent, None),
         key=source.key if key is None else key,
     )
     members.finish()

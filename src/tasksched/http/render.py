@@ -87,6 +87,7 @@ def task_view(task: Task) -> TaskView:
         notify=receivers(task.notify),
         concurrency_key=task.concurrency.key if task.concurrency else None,
         concurrency_limit=task.concurrency.limit if task.concurrency else None,
+        traceparent=task.traceparent,
         delivery=_delivery(task.delivery),
         retry=retry_view(task.retry),
         timeout=length(task.timeout_ms),

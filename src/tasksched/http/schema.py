@@ -31,6 +31,9 @@ def _name(most: int, description: str) -> Meta:
 Name = Annotated[str, _name(NAME_MAX, "ASCII letters and digits, then also . _ -")]
 HandlerName = Annotated[str, _name(HANDLER_NAME_MAX, "The name workers know a function by")]
 Key = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": KEY_MAX})]
+Traceparent = Annotated[
+    str, Meta(extra_json_schema={"pattern": "^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"})
+]
 ConcurrencyLimit = Annotated[
     int, Meta(extra_json_schema={"minimum": 1, "maximum": CONCURRENCY_MAX})
 ]
@@ -113,6 +116,7 @@ class TaskBody(Struct, forbid_unknown_fields=True, kw_only=True):
     notify: list[ReceiverBody] | None = None
     concurrency_key: Key | None = None
     concurrency_limit: ConcurrencyLimit | None = None
+    traceparent: Traceparent | None = None
     idempotency_key: Key | None = None
 
 
@@ -214,6 +218,7 @@ class TaskView(Struct, kw_only=True):
     notify: list[ReceiverView]
     concurrency_key: str | None
     concurrency_limit: int | None
+    traceparent: str | None
     delivery: DeliveryOf | UnsetType = UNSET
     retry: RetryView
     timeout: Length | None

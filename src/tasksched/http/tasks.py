@@ -26,6 +26,7 @@ from tasksched.model.filters import check_handler_pattern
 from tasksched.model.instants import parse_instant
 from tasksched.model.states import FINAL, STATES, WAITING, State
 from tasksched.model.task import Created, Task
+from tasksched.model.trace import heard_traceparent
 
 WAIT_MAX_MS: Final = 60_000
 DURABILITIES: Final[tuple[Durability, ...]] = get_args(Durability)
@@ -51,6 +52,11 @@ def tenant_of(call: Call) -> str:
     if given is None:
         return call.services.settings.tenant
     return names.check_name(given, "@Tasksched-Tenant")
+
+
+def trace_of(call: Call) -> str | None:
+    """The trace that a create belongs to, where its request says so."""
+    return heard_traceparent(call.header(b"traceparent"))
 
 
 def durability_of(call: Call) -> Durability:
@@ -140,7 +146,7 @@ async def create(call: Call) -> Reply:
     asked = durability_of(call)
     key = parse.key_of(call.header(b"idempotency-key"))
     most = call.services.settings.payload_bytes_max
-    source = parse.Source(tenant_of(call), key, most)
+    source = parse.Source(tenant_of(call), key, most, trace_of(call))
     spec = parse.task_spec(parse.decode_json(raw), source)
     made = await call.services.tasks.submit(spec)
     level = await reached(call, made.id, asked)

@@ -111,6 +111,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     notify: tuple[Receiver, ...] = ()
     delivery: Delivery | None = None
     concurrency: Concurrency | None = None
+    traceparent: str | None = None
     key: str | None = None
 
     @property
@@ -135,6 +136,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
                 notify=self.notify,
                 delivery=self.delivery,
                 concurrency=self.concurrency,
+                traceparent=self.traceparent,
             )
         )
 
@@ -159,6 +161,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     notify: tuple[Receiver, ...] = ()
     delivery: Delivery | None = None
     concurrency: Concurrency | None = None
+    traceparent: str | None = None
     cause: Cause | None = None
 
 
@@ -175,16 +178,9 @@ def encode_options(options: Options) -> str:
         found["http"] = options.http
     if retry_json := options.retry.to_json():
         found["retry"] = retry_json
-    if options.timeout_ms is not None:
-        found["timeout_ms"] = options.timeout_ms
-    if options.tags:
-        found["tags"] = options.tags
-    if options.notify:
-        found["notify"] = options.notify
-    if options.delivery is not None:
-        found["delivery"] = options.delivery
-    if options.concurrency is not None:
-        found["concurrency"] = options.concurrency
+    for name in ("timeout_ms", "tags", "notify", "delivery", "concurrency", "traceparent"):
+        if value := getattr(options, name):
+            found[name] = value
     if options.cause is not None:
         found["cause"] = options.cause.text
     return msgspec.json.encode(found).decode() if found else ""
@@ -203,6 +199,7 @@ def decode_options(text: bytes) -> Options:
         notify=msgspec.convert(raw.get("notify", ()), tuple[Receiver, ...]),
         delivery=msgspec.convert(delivery, Delivery) if delivery else None,
         concurrency=msgspec.convert(concurrency, Concurrency) if concurrency else None,
+        traceparent=raw.get("traceparent"),
         cause=Cause.parse(cause) if cause else None,
     )
 
@@ -251,6 +248,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     notify: tuple[Receiver, ...] = ()
     delivery: Delivery | None = None
     concurrency: Concurrency | None = None
+    traceparent: str | None = None
     reason: str | None = None
     fingerprint: str | None = None  # of the error of a FAILED task
     postponed: str | None = None  # why the last start was handed back: host_busy, no_process

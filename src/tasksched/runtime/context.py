@@ -184,6 +184,11 @@ class Ctx:
         return self._run.grant.options.tags
 
     @property
+    def traceparent(self) -> str | None:
+        """The trace that whoever created the task was in (W3C), for spans that link to it."""
+        return self._run.grant.options.traceparent
+
+    @property
     def cancelled(self) -> bool:
         """Whether this run should stop, whatever for. A coroutine is cancelled then by itself."""
         return self._run.why != "" or self._run.ended

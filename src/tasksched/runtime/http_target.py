@@ -197,6 +197,8 @@ class HttpTargets:
                 "Tasksched-Due": format_instant(grant.due_ms),
             }
         )
+        if grant.options.traceparent is not None:
+            headers["traceparent"] = grant.options.traceparent
         if has_body:
             headers["Content-Type"] = "application/json"
         if target.is_async and (token := self._hooks.token(grant)):

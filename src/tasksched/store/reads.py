@@ -346,6 +346,7 @@ def task_of(task_id: str, raw: dict[str, Any]) -> Task:
         notify=options.notify,
         delivery=options.delivery,
         concurrency=options.concurrency,
+        traceparent=options.traceparent,
         fingerprint=raw["failure"].decode() if raw["failure"] else None,
         postponed=raw["postponed"].decode() if raw["postponed"] else None,
         is_deferred=raw["deferred"] is not None and raw["state"] == b"RUNNING",
