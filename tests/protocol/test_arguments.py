@@ -35,6 +35,7 @@ VALID: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "checkpoint": ({"id": RUN, "fence": FENCE, "value": b"\x01"}, []),
     "deliver": ({"tenant": "default"}, [("d1", "{}", b"\x80"), ("d2", "{}", b"x" * 3_000)]),
     "purge": ({"tenant": "default", "keyed_ms": 1, "unkeyed_ms": 1, "op": "o1"}, [(ID,), (RUN,)]),
+    "forget": ({"tenant": "gone"}, [("default",), ("mail",)]),
     "allot": ({"limit": "t/acme", "capacity": 3, "shards": 0}, [(0, 0, 0, 2, 5), (1, 0, 1, 0, 0)]),
     "apportion": ({"limit": "t/acme", "permits": 3, "epoch": 5, "contended": 0, "short_ms": 0}, []),
     "report": ({"limit": "t/acme"}, []),

@@ -123,6 +123,13 @@ class Operations:
                 return stopped
         raise Conflict(f"operation {operation_id} changes faster than it can be stopped")
 
+    async def forget(self, tenant: str) -> None:
+        """Those of a tenant are stopped, and their records go. Whoever works on one notices."""
+        found, _ = await self._records.readable()
+        for name, kept in found.items():
+            if kept.value.tenant == tenant:
+                await self._records.remove(name)
+
     async def _kept(self, tenant: str, operation_id: str) -> Kept[Operation]:
         kept = await self._records.get(operation_id)
         if kept is None or kept.value.tenant != tenant:

@@ -55,7 +55,8 @@ class Tenants:
 
     async def all(self) -> list[TenantState]:
         """Those that have tasks, or for which something is set, by name."""
-        rules = await self._book.named(tenant_field(""))
+        ruled = await self._book.named(tenant_field(""))
+        rules = {name: kept for name, kept in ruled.items() if kept.value}
         records = await self._records.all()
         busy = {owner for (owner, _, _), number in (await self._reads.counts()).items() if number}
         none = Kept(0, "")

@@ -24,7 +24,7 @@ _READS: Final = ("page",)
 _LIMITS: Final = ("allot", "apportion", "credit", "ration", "report")
 _CLIENT: Final = (
     *_READS, *_LIMITS,
-    "cancel", "configure", "deliver", "edit", "fire", "heartbeat", "owed", "pause_schedule",
+    "cancel", "configure", "deliver", "edit", "fire", "forget", "heartbeat", "owed", "pause_schedule",
     "purge", "put_record", "put_schedule", "redrive", "remove_schedule", "resume_schedule", "run_now",
     "settle", "submit", "trigger",
 )  # fmt: skip

@@ -5,7 +5,7 @@ Methods take a shard number and rows, and say nothing about HTTP, retries of tas
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -180,6 +180,18 @@ class Store:
             shard, tenant=tenant, keyed_ms=keyed_ms, unkeyed_ms=unkeyed_ms, op=op or new_op()
         )
         return words_of(await self.gateway.run("purge", values, [(each,) for each in task_ids]))
+
+    async def forget(self, shard: int, tenant: str, queues: Iterable[str]) -> str:
+        """Drop what a shard remembers of a tenant without tasks. Words: ``forgotten``, ``busy``."""
+        values: dict[str, Arg] = {"clock": self.keys[shard].clock, "tenant": tenant}
+        rows = [(queue,) for queue in sorted({"default", *queues})]
+        for first in range(0, len(rows), BATCH_MAX):
+            word = b"more"
+            while word == b"more":
+                word = await self.gateway.run("forget", values, rows[first : first + BATCH_MAX])
+            if word == b"busy":
+                return "busy"
+        return "forgotten"
 
     # -- schedulers -----------------------------------------------------------------------------
 

@@ -79,10 +79,10 @@ class RuleBook:
         """Adds or takes away one word; the version then."""
         for _ in range(TRIES):
             kept = await self.get(field)
-            words = [each for each in kept.value.split() if each != word]
-            text = " ".join([word, *words] if on else words)
-            if text == kept.value:
+            words = kept.value.split()
+            if (word in words) == on:
                 return kept.version
+            text = " ".join([word, *words] if on else [each for each in words if each != word])
             version = await self.put(field, text, kept.version)
             if version is not None:
                 return version
