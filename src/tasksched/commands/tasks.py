@@ -220,6 +220,12 @@ class Tasks:
             raise NotFound(f"no task {task_id}", task_id=task_id)
         return self._bodies.open_task(task)
 
+    async def get_many(self, tenant: str, task_ids: Sequence[str]) -> list[Task]:
+        """Those of the tasks that are there, with their bodies."""
+        found = await self.reads.tasks(task_ids, bodies=True)
+        mine = [task for task in found if task is not None and task.tenant == tenant]
+        return [self._bodies.open_task(task) for task in mine]
+
     async def attempts(self, tenant: str, task_id: str) -> list[Attempt]:
         return await self.reads.attempts(await self.get(tenant, task_id, bodies=False))
 
@@ -317,9 +323,7 @@ def _shard(task_id: str, store: Store) -> int:
 def fingerprint_of(spec: TaskSpec) -> str:
     """Equal exactly for equal normalised commands, however they came, and in whatever trace."""
     payload = codec.decode(spec.payload) if spec.payload else None
-    fields = msgspec.to_builtins(
-        msgspec.structs.replace(spec, payload=b"", key=None, traceparent=None)
-    )
+    fields = msgspec.to_builtins(msgspec.structs.replace(spec, payload=b"", key=None))
     del fields["traceparent"]
     fields["retry"] = spec.retry.to_json()
     return codec.fingerprint([fields, bool(spec.payload), payload])

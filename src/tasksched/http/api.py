@@ -30,6 +30,7 @@ from tasksched.http import (
     recurring,
     system,
     tasks,
+    tenant_export,
     webhooks,
 )
 from tasksched.http.exchange import JSON, Endpoint, Handler, Reply
@@ -69,6 +70,8 @@ from tasksched.http.schema_limits import (
     QueueView,
     TenantBody,
     TenantPage,
+    TenantPurgeBody,
+    TenantPurgeView,
     TenantView,
 )
 from tasksched.http.schema_live import (
@@ -204,6 +207,8 @@ OPS: Final[tuple[Op, ...]] = (
     Op("POST", "/tenants/{tenant}/pause", "namespace", limits.tenant_pause, {200: TenantView}, _NO_OPTIONS, _TENANT, (404,)),
     Op("POST", "/tenants/{tenant}/drain", "namespace", limits.tenant_drain, {200: TenantView}, _NO_OPTIONS, _TENANT, (404,)),
     Op("POST", "/tenants/{tenant}/resume", "namespace", limits.tenant_resume, {200: TenantView}, _NO_OPTIONS, _TENANT, (404,)),
+    Op("POST", "/tenants/{tenant}/purge", "namespace", limits.tenant_purge, {200: TenantPurgeView}, {"application/json": TenantPurgeBody}, _TENANT, (404, *_BAD)),
+    Op("GET", "/tenants/{tenant}/export", "operate", tenant_export.export, {200: tenant_export.LINES}, {}, _TENANT, (404, 429)),
     Op("GET", "/queues", "tasks:read", limits.queue_list, {200: QueuePage}, {}, (*_TENANT, "?limit", "?cursor"), (400, 422)),
     Op("GET", "/queues/{queue}", "tasks:read", limits.queue_get, {200: QueueView}, {}, _TENANT, (404,)),
     Op("PUT", "/queues/{queue}", "namespace", limits.queue_put, {200: QueueView}, {"application/json": QueueBody}, _MATCHES, (404, 409, 412, *_BAD)),

@@ -26,6 +26,7 @@ from tasksched.http.schema_limits import (
     QueueView,
     TenantItem,
     TenantPage,
+    TenantPurgeView,
     TenantView,
     UsageView,
 )
@@ -33,6 +34,7 @@ from tasksched.http.services import Call
 from tasksched.http.tasks import PRIVATE, json_body, no_options, tenant_of
 from tasksched.model import names
 from tasksched.model.limits import CHECKS, QueueState, TenantState
+from tasksched.settings import Settings
 from tasksched.store.reads import Place
 
 _QUEUES: Final = "queues"
@@ -170,7 +172,7 @@ async def tenant_put(call: Call) -> Reply:
     """Set the retention of a tenant as a whole, or its limits as a whole, or both."""
     raw = await json_body(call)
     call.query()
-    tenant, version = _named(call), parse.version_of(call.header(b"if-match"))
+    tenant, version = named_tenant(call), parse.version_of(call.header(b"if-match"))
     body = parse.decode_json(raw)
     known = ("retention", *TENANT_RULES)
     given = _given(body, known, TENANT_TOLD, {"tenant": tenant})
@@ -190,22 +192,38 @@ async def tenant_put(call: Call) -> Reply:
 async def tenant_pause(call: Call) -> Reply:
     """Nothing of a tenant starts any more; what runs goes on."""
     await no_options(call)
-    await call.services.tenants.pause(_named(call))
+    await call.services.tenants.pause(named_tenant(call))
     return await _tenant_reply(call)
 
 
 async def tenant_drain(call: Call) -> Reply:
     """Nothing is created for a tenant any more; what it has still runs."""
     await no_options(call)
-    await call.services.tenants.drain(_named(call))
+    await call.services.tenants.drain(named_tenant(call))
     return await _tenant_reply(call)
 
 
 async def tenant_resume(call: Call) -> Reply:
     """End the pause and the drain of a tenant."""
     await no_options(call)
-    await call.services.tenants.resume(_named(call))
+    await call.services.tenants.resume(named_tenant(call))
     return await _tenant_reply(call)
+
+
+async def tenant_purge(call: Call) -> Reply:
+    """Remove all that a tenant has, and revoke its keys: a bounded part, asked for again until ``done``.
+
+    The tenant is paused and drained meanwhile, and what runs is asked to stop.
+    """
+    raw = await json_body(call)
+    call.query()
+    tenant = named_tenant(call)
+    members = parse.Members(parse.decode_json(raw), "", ("confirm",))
+    if members.take("confirm", names.check_name, None, None) != tenant:
+        members.refuse("confirm", "repeat the name of the tenant here: all of it is removed")
+    members.finish()
+    purged = await call.services.bulk.tenant_purge.purge(tenant)
+    return _json(TenantPurgeView(tenant=tenant, **structs.asdict(purged)))
 
 
 def _operates(call: Call) -> bool:
@@ -213,7 +231,7 @@ def _operates(call: Call) -> bool:
     return call.caller is None or call.caller.is_everybodys
 
 
-def _named(call: Call) -> str:
+def named_tenant(call: Call) -> str:
     """The tenant of the path. Raises NotFound where the caller belongs to another one."""
     tenant = _path_name(call, "tenant")
     if tenant != tenant_of(call) and not _operates(call):
@@ -222,12 +240,14 @@ def _named(call: Call) -> str:
 
 
 async def _tenant_reply(call: Call) -> Reply:
-    found = await call.services.tenants.get(_named(call))
-    return _json(_tenant(call, found), [(b"etag", b'"%d"' % found.state.version)])
+    found = await call.services.tenants.get(named_tenant(call))
+    return _json(
+        tenant_view(found, call.services.settings), [(b"etag", b'"%d"' % found.state.version)]
+    )
 
 
-def _tenant(call: Call, found: Tenant) -> TenantView:
-    retention, defaults = retention_views(found.settings, call.services.settings)
+def tenant_view(found: Tenant, settings: Settings) -> TenantView:
+    retention, defaults = retention_views(found.settings, settings)
     item = structs.asdict(_item(found.state))
     return TenantView(**item, retention=retention, defaults=defaults)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from tasksched.http.schema import Name
 from tasksched.http.schema_bulk import RetentionBody, RetentionView
 from tasksched.model.limits import (
     NUMBER_MAX,
@@ -60,6 +61,12 @@ class QueueBody(Struct, forbid_unknown_fields=True, kw_only=True):
     strict: bool | None = False
     max_running: Running | None = None
     dispatch_rate: Rate | None = None
+
+
+class TenantPurgeBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """``confirm``: the tenant's name once more."""
+
+    confirm: Name
 
 
 class TenantBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -136,6 +143,19 @@ class TenantView(TenantItem, kw_only=True):
 
     retention: RetentionView
     defaults: RetentionView
+
+
+class TenantPurgeView(Struct, kw_only=True):
+    """What this request removed, and what is left; to be asked again until ``done``."""
+
+    tenant: str
+    tasks: int
+    recurring_tasks: int
+    webhooks: int
+    api_keys: int
+    left: int
+    running: int
+    done: bool
 
 
 class TenantPage(Struct):
