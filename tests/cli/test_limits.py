@@ -1,8 +1,18 @@
 """Queues, tenants, pauses and concurrency keys on the command line."""
 
+import asyncio
+import json
+from types import SimpleNamespace
+
 import pytest
-from tests.cli.test_bulk import Shell
+from click.testing import CliRunner, Result
+from tests.cli.test_bulk import SHARDS, Shell
 from tests.servers import ServerProcess
+
+from tasksched.cli import limits, main
+from tasksched.commands.session import open_session
+from tasksched.model.outcome import Outcome, error_info
+from tasksched.settings import Settings
 
 
 @pytest.fixture
@@ -54,6 +64,72 @@ def test_a_tenant_is_set_and_shown(shell: Shell):
     assert shell.json("tenants", "drain", "acme")["draining"]
     resumed = shell.json("tenants", "resume", "acme")
     assert (False, False, 2.5) == (resumed["paused"], resumed["draining"], resumed["weight"])
+
+
+def typed(shell: Shell, text: str) -> Result:
+    """The purge of acme, confirmed at a terminal with ``text``."""
+    words = ("tenants", "purge", "acme", "--url", shell.url, "--namespace", shell.namespace)
+    return CliRunner().invoke(main, words, input=text, env={"TASKSCHED_SHARDS": str(SHARDS)})
+
+
+async def play(shell: Shell, runs: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
+    """What is due starts: what runs then. What ran ends."""
+    settings = Settings(url=shell.url, namespace=shell.namespace, shards=SHARDS)
+    session = await open_session(settings)
+    store, started = session.store, []
+    for shard, fence, task_id in runs:
+        outcome = Outcome(kind="FAILED", reason="cancelled", error=error_info("Stop", "asked to"))
+        await store.settle(shard, [(task_id, fence, outcome)])
+    for shard in range(SHARDS):
+        await store.announce(shard, "w1", 600_000, ("queue:*", "route:charge"))
+        await store.dispatch(shard)
+        _, _, grants = await store.take(shard, "w1", call=1, slots=99, lease_ms=30_000)
+        started += [(shard, grant.fence, grant.id) for grant in grants]
+    await session.close()
+    return started
+
+
+def test_a_tenant_is_purged(shell: Shell):
+    for _ in range(2):
+        shell.ok("submit", "charge", "1", "--delay", "1h", "--tenant", "acme")
+    shell.ok("recurring", "put", "r", "charge", "--every", "1h", "--tenant", "acme")
+    shell.ok("tenants", "set", "acme", "--weight", "2")
+    purged = shell.run("tenants", "purge", "acme", "--yes", "--json")
+    assert (0, True) == (purged.exit_code, "2 tasks removed, 0 left" in purged.stderr)
+    assert {
+        "tenant": "acme", "tasks": 2, "recurring_tasks": 1, "webhooks": 0, "api_keys": 0,
+        "left": 0, "running": 0, "done": True,
+    } == json.loads(purged.stdout)  # fmt: skip
+    assert [] == shell.json("tenants")["items"]
+    again = shell.run("tenants", "purge", "acme", "--yes", "-q")
+    assert ("", True) == (again.stderr, "recurring tasks" in again.stdout)
+
+
+def test_a_purge_is_asked_for_twice(shell: Shell, monkeypatch: pytest.MonkeyPatch):
+    task_id = shell.ok("submit", "charge", "--delay", "1h", "--tenant", "acme", "-q").strip()
+    nobody_there = shell.run("tenants", "purge", "acme")
+    assert (2, True) == (nobody_there.exit_code, "--yes" in nobody_there.stderr)
+    terminal = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(limits, "sys", SimpleNamespace(stdin=terminal))
+    assert [2, 1] == [typed(shell, text).exit_code for text in ("acme2\n", "")]
+    assert "PENDING" == shell.json("get", task_id, "--tenant", "acme")["status"]
+    assert 0 == typed(shell, "acme\n").exit_code
+    assert 3 == shell.run("get", task_id, "--tenant", "acme").exit_code
+
+
+def test_a_purge_that_takes_too_long_ends_with_exit_code_1(shell: Shell):
+    shell.ok("submit", "charge", "1")
+    runs = asyncio.run(play(shell, []))
+    purge = ("tenants", "purge", "default", "--yes", "--timeout")
+    late = shell.run(*purge, "0s")
+    assert (1, "") == (late.exit_code, late.stdout)
+    assert "0 tasks removed, 1 left, 1 of them running" in late.stderr
+    assert "error: tenant default is not purged after 0s" in late.stderr
+    assert shell.json("tenants", "get", "default")["draining"]
+    asyncio.run(play(shell, runs))
+    assert shell.json(*purge, "10s")["done"]
+    assert 2 == shell.run(*purge, "soon").exit_code
+    assert 2 == shell.run("tenants", "purge", "a:b", "--yes").exit_code
 
 
 @pytest.mark.parametrize(

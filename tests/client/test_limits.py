@@ -1,9 +1,16 @@
 """Queues, tenants and concurrency keys for programs, over Redis and over HTTP."""
 
-import pytest
-from tests.client.conftest import Stage
+import asyncio
 
-from tasksched.errors import Draining, Invalid
+import pytest
+from tests.client.conftest import BROKEN, Stage, asgi, remote
+from tests.client.test_remote import LOST, Lossy
+
+from tasksched.client import limits
+from tasksched.commands import tenant_purge
+from tasksched.commands.session import Session
+from tasksched.commands.tenant_purge import Purged
+from tasksched.errors import Draining, Invalid, NotFound
 from tasksched.model.limits import QueueRules, TenantRules
 from tasksched.model.task import Concurrency
 
@@ -75,6 +82,92 @@ async def test_use_of_the_limits_is_told(stage: Stage):
     await stage.start_all()
     state = await stage.app.tenants.get("default")
     assert (3, 3) == (state.unfinished, state.running)
+
+
+async def settled(stage: Stage, runs: list[tuple[int, str, str]]) -> None:
+    for shard, fence, task_id in runs:
+        await stage.session.store.settle(shard, [(task_id, fence, BROKEN)])
+
+
+async def test_a_purged_tenant_has_nothing_left_and_others_keep_theirs(stage: Stage):
+    acme = stage.charge.options(tenant="acme")
+    for n in range(3):
+        await acme.options(delay="1h").submit(f"inv_{n}", n)
+    await acme.every("15m", id="quarterly").create("inv_9", 5)
+    await stage.app.tenants.set("acme", weight=2)
+    kept = await stage.add.submit(1)
+
+    found = await stage.app.tenants.purge("acme")
+
+    assert (3, 1, 0, 0) == (found.tasks, found.recurring_tasks, found.webhooks, found.api_keys)
+    assert (True, 0, 0) == (found.done, found.left, found.running)
+    assert TenantRules() == (await stage.app.tenants.get("acme")).rules
+    assert ["default"] == [each.name for each in await stage.app.tenants.list()]
+    assert "PENDING" == (await kept.refresh()).status
+
+
+async def test_a_purge_sums_its_requests(stage: Stage, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tenant_purge, "TASKS_MAX", 2)
+    monkeypatch.setattr(tenant_purge, "BATCH", 2)
+    await stage.app.submit_many(stage.add.options(delay="1h").call(n) for n in range(5))
+    assert not (await stage.backend.limits.purge_tenant("default", "default")).done
+    found = await stage.app.tenants.purge("default")
+    assert (3, True) == (found.tasks, found.done)
+
+
+async def test_a_purge_waits_for_what_runs(stage: Stage, monkeypatch: pytest.MonkeyPatch):
+    await stage.charge.submit("inv_1", 1)
+    runs = await stage.start_all()
+    pauses: list[float] = []
+    never_slept = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await settled(stage, runs)
+        await never_slept(0)
+
+    monkeypatch.setattr(limits.asyncio, "sleep", sleep)
+    found = await stage.app.tenants.purge("default")
+    assert (1, 0, True) == (found.tasks, found.running, found.done)
+    assert [limits.PAUSE_S] == pauses
+
+
+async def test_a_purge_that_takes_too_long_says_what_runs_and_goes_on_later(stage: Stage):
+    await stage.charge.submit("inv_1", 1)
+    runs = await stage.start_all()
+    with pytest.raises(
+        TimeoutError, match=r"default is not purged .*: tasks left 1, still running 1"
+    ):
+        await stage.app.tenants.purge("default", timeout="0s")
+    state = (await stage.app.tenants.get("default")).rules
+    assert (True, True) == (state.paused, state.draining)
+    await settled(stage, runs)
+    assert (await stage.app.tenants.purge("default")).done
+
+
+async def test_a_purge_of_nobody_is_done_and_a_bad_one_is_refused(stage: Stage):
+    nothing = Purged(
+        tasks=0, recurring_tasks=0, webhooks=0, api_keys=0, left=0, running=0, done=True
+    )
+    assert nothing == await stage.app.tenants.purge("nobody")
+    for name, timeout in (("a:b", "1s"), ("acme", "-1s")):
+        with pytest.raises(Invalid):
+            await stage.app.tenants.purge(name, timeout)
+    with pytest.raises((Invalid, NotFound)):
+        await stage.backend.limits.purge_tenant("default", "a:b")
+
+
+async def test_a_purge_whose_answer_is_lost_is_asked_for_again(session: Session):
+    lossy = Lossy(asgi(session))
+    backend = remote(lossy)
+    stage = Stage(session, backend)
+    with stage.app.using(backend):
+        await stage.add.options(delay="1h").submit(1)
+        lossy.lose = [LOST]
+        assert (await stage.app.tenants.purge("default")).done
+    await backend.close()
+    assert ["/tenants/default/purge"] * 2 == [request.url.path for request in lossy.seen[1:]]
+    assert 0 == await stage.count()
 
 
 @pytest.mark.parametrize(
@@ -150,5 +243,7 @@ def test_the_twins_without_a_loop_say_the_same(make_app):
         assert TenantRules(weight=2) == app.tenants.resume_sync("acme").rules
         assert ["acme"] == [each.name for each in app.tenants.list_sync()]
         assert 2 == app.tenants.get_sync("acme").version - 3
+        assert app.tenants.purge_sync("acme", "10s").done
+        assert [] == app.tenants.list_sync()
     finally:
         app.close_sync()

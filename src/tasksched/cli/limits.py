@@ -1,15 +1,16 @@
-"""Commands about queues and tenants: list, show, set, pause, drain, resume; and the pause of everything."""
+"""Commands about queues and tenants: list, show, set, pause, drain, resume, purge; and the pause of everything."""
 
 # ruff: noqa: PLC0415 - imports wait until they are needed: see the package
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from tasksched.cli import output
-from tasksched.cli.group import Commands, shared
-from tasksched.cli.session import ask
+from tasksched.cli.group import Commands, note, shared
+from tasksched.cli.session import ask, duration_ms
 from tasksched.cli.tasks import STATES
 from tasksched.errors import Invalid
 
@@ -241,6 +242,63 @@ def drain_tenant(name: str) -> None:
 def resume_tenant(name: str) -> None:
     """End a pause and a drain."""
     _tenant_verb(name, "resume")
+
+
+@tenants.command("purge")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--timeout", metavar="DURATION", default="5m", show_default=True,
+              help="Give up then; a purge goes on where the one before ended.")  # fmt: skip
+@shared
+def purge_tenant(name: str, timeout: str, *, yes: bool) -> None:
+    """Remove all that a tenant has and revoke its keys, for ever.
+
+    It is paused and drained meanwhile, and what runs is asked to stop.
+    """
+    from msgspec import structs
+
+    from tasksched.model.names import check_name
+
+    check_name(name, "/tenant")
+    timeout_ms = duration_ms(timeout, "/timeout")
+    if not yes:
+        _retyped(name)
+
+    async def run(backend: Any, tenant: str) -> Any:
+        from tasksched.client.limits import purged
+
+        limits = backend.limits
+        return await purged(
+            lambda: limits.purge_tenant(tenant, name), name, timeout_ms or 0, _told_once()
+        )
+
+    found = ask(run)
+    facts = [("tenant", name), ("tasks", found.tasks), ("recurring tasks", found.recurring_tasks),
+             ("webhooks", found.webhooks), ("api keys", found.api_keys)]  # fmt: skip
+    output.emit({"tenant": name, **structs.asdict(found)}, output.details(facts))
+
+
+def _retyped(name: str) -> None:
+    """Asks a person to type the name again; where there is none, that is wrong usage."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("Without a terminal nobody can be asked: give --yes.")
+    question = f"All of tenant {name} is removed for ever. Type its name"
+    if click.prompt(question, err=True) != name:
+        raise click.UsageError(f"That is not {name}: nothing was done.")
+
+
+def _told_once() -> Callable[[Any], None]:
+    """Says how far it is, where that has changed."""
+    last = ""
+
+    def tell(found: Any) -> None:
+        nonlocal last
+        text = f"{found.tasks} tasks removed, {found.left} left, {found.running} of them running"
+        if text != last:
+            note(text)
+        last = text
+
+    return tell
 
 
 def _tenant_verb(name: str, verb: str) -> None:

@@ -4,8 +4,10 @@ from msgspec import structs
 
 from tasksched.client.limits_backend import QueueVerb, TenantVerb
 from tasksched.commands.queues import Queues
+from tasksched.commands.tenant_purge import Purged, TenantPurge
 from tasksched.commands.tenants import Tenants
 from tasksched.model.limits import QueueRules, QueueState, TenantRules, TenantState
+from tasksched.model.names import check_name
 from tasksched.store.protocol import Store
 
 
@@ -15,6 +17,7 @@ class DirectLimits:
     def __init__(self, store: Store) -> None:
         self._queues = Queues(store)
         self._tenants = Tenants(store)
+        self._purge = TenantPurge(store)
 
     async def queues(self, tenant: str) -> list[QueueState]:
         return await self._queues.all(tenant)
@@ -72,3 +75,7 @@ class DirectLimits:
             case "resume":
                 await self._tenants.resume(name)
         return await self.tenant(tenant, name)
+
+    async def purge_tenant(self, tenant: str, name: str) -> Purged:
+        del tenant
+        return await self._purge.purge(check_name(name, "/tenant"))

@@ -5,22 +5,36 @@
     await app.queues.set("mail", max_running=10, dispatch_rate=50)
     await app.queues.pause("mail")
     await app.tenants.set("acme", weight=2, max_pending=10_000)
+    await app.tenants.purge("acme")
 
 ``set`` changes what is named and leaves the rest; None takes a limit away. Every coroutine has a twin
 ``…_sync``.
 """
 
+import asyncio
 from builtins import list as List  # noqa: N812 - a method here is called list
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Generic, TypedDict, TypeVar, Unpack
 
+from msgspec import structs
+
+from tasksched import clock
 from tasksched.client.limits_backend import LimitsBackend, QueueVerb, TenantVerb
 from tasksched.client.link import Link
+from tasksched.commands.tenant_purge import Purged
 from tasksched.errors import Conflict, PreconditionFailed
+from tasksched.model.durations import Duration, format_duration, parse_duration
 from tasksched.model.limits import QueueState, TenantState
 from tasksched.model.names import check_name
 
 TRIES: Final = 5
+
+PURGE_USUAL: Final = "5m"
+PAUSE_S: Final = 0.5
+"""Between two requests of a purge, where the first removed nothing: what runs needs time to stop."""
+
+COUNTED: Final = ("tasks", "recurring_tasks", "webhooks", "api_keys")
+"""What each request of a purge says of itself alone."""
 
 S = TypeVar("S", QueueState, TenantState)
 R = TypeVar("R")
@@ -75,6 +89,33 @@ async def changed(
         except PreconditionFailed:
             continue
     raise Conflict("this changes faster than it can be set")
+
+
+async def purged(
+    ask: Callable[[], Awaitable[Purged]],
+    name: str,
+    timeout_ms: int,
+    told: Callable[[Purged], None] = lambda _: None,
+) -> Purged:
+    """Asks until it is done: the sums, which ``told`` hears after each request. Raises TimeoutError."""
+    until_ms = clock.mono_ms() + timeout_ms
+    sums = dict.fromkeys(COUNTED, 0)
+    while True:
+        part = await ask()
+        removed = {field: getattr(part, field) for field in COUNTED}
+        sums = {field: sums[field] + removed[field] for field in COUNTED}
+        found = structs.replace(part, **sums)
+        told(found)
+        if found.done:
+            return found
+        left_ms = until_ms - clock.mono_ms()
+        if left_ms <= 0:
+            raise TimeoutError(
+                f"tenant {name} is not purged after {format_duration(timeout_ms)}: "
+                f"tasks left {found.left}, still running {found.running}"
+            )
+        if not any(removed.values()):
+            await asyncio.sleep(min(PAUSE_S, left_ms / 1000))
 
 
 class Queues(_Limited[QueueState]):
@@ -191,6 +232,17 @@ class Tenants(_Limited[TenantState]):
         """Ends a pause and a drain."""
         return await self._verb(name, "resume")
 
+    async def purge(self, name: str, timeout: Duration = PURGE_USUAL) -> Purged:
+        """Removes all that it has and revokes its keys, for ever; what runs is asked to stop.
+
+        The counts are those of all requests. Raises Invalid; TimeoutError where it is not done then:
+        the tenant stays paused and drained, and the next purge goes on from there.
+        """
+        backend, mine = await self._limits(), self._link.tenant
+        _tenant(name)
+        timeout_ms = parse_duration(timeout, "/timeout")
+        return await purged(lambda: backend.purge_tenant(mine, name), name, timeout_ms)
+
     async def _verb(self, name: str, verb: TenantVerb) -> TenantState:
         return await (await self._limits()).tenant_verb(self._link.tenant, _tenant(name), verb)
 
@@ -211,6 +263,9 @@ class Tenants(_Limited[TenantState]):
 
     def resume_sync(self, name: str) -> TenantState:
         return self._run(self.resume(name))
+
+    def purge_sync(self, name: str, timeout: Duration = PURGE_USUAL) -> Purged:
+        return self._run(self.purge(name, timeout))
 
 
 def _queue(name: str) -> str:

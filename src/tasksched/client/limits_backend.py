@@ -2,6 +2,7 @@
 
 from typing import Literal, Protocol
 
+from tasksched.commands.tenant_purge import Purged
 from tasksched.model.limits import QueueRules, QueueState, TenantRules, TenantState
 
 QueueVerb = Literal["pause", "drain", "resume", "share/pause", "share/resume"]
@@ -40,3 +41,7 @@ class LimitsBackend(Protocol):
         ...
 
     async def tenant_verb(self, tenant: str, name: str, verb: TenantVerb) -> TenantState: ...
+
+    async def purge_tenant(self, tenant: str, name: str) -> Purged:
+        """The next part of it; to be asked again until it says ``done``."""
+        ...

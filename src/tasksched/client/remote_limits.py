@@ -10,7 +10,8 @@ from tasksched.client.ask import Ask, Send
 from tasksched.client.backend import PAGE_MAX
 from tasksched.client.limits_backend import QueueVerb, TenantVerb
 from tasksched.client.wire import decoded
-from tasksched.client.wire_limits import read_queue, read_tenant
+from tasksched.client.wire_limits import read_purged, read_queue, read_tenant
+from tasksched.commands.tenant_purge import Purged
 from tasksched.model.limits import QueueRules, QueueState, TenantRules, TenantState
 
 QUEUES, TENANTS = "/queues", "/tenants"
@@ -60,6 +61,12 @@ class RemoteLimits:
 
     async def tenant_verb(self, tenant: str, name: str, verb: TenantVerb) -> TenantState:
         return read_tenant(await self._json(Ask("POST", f"{_path(TENANTS, name)}/{verb}", tenant)))
+
+    async def purge_tenant(self, tenant: str, name: str) -> Purged:
+        body = msgspec.json.encode({"confirm": name})
+        return read_purged(
+            await self._json(Ask("POST", f"{_path(TENANTS, name)}/purge", tenant, body))
+        )
 
     async def _json(self, ask: Ask) -> dict[str, Any]:
         found: dict[str, Any] = decoded((await self._send(ask)).content, dict[str, Any])

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from tasksched.commands.tenant_purge import Purged
 from tasksched.model.limits import QueueRules, QueueState, TenantRules, TenantState
 from tasksched.model.task import Concurrency
 
@@ -43,4 +44,16 @@ def read_tenant(view: dict[str, Any]) -> TenantState:
         rules=_rules(TenantRules, view),
         unfinished=usage.get("unfinished", 0),
         running=usage.get("running", 0),
+    )
+
+
+def read_purged(view: dict[str, Any]) -> Purged:
+    return Purged(
+        tasks=view.get("tasks", 0),
+        recurring_tasks=view.get("recurring_tasks", 0),
+        webhooks=view.get("webhooks", 0),
+        api_keys=view.get("api_keys", 0),
+        left=view.get("left", 0),
+        running=view.get("running", 0),
+        done=view["done"],
     )
