@@ -16,26 +16,34 @@
 --       contended, short_ms} each
 -- COST  O(shards)
 --
--- An epoch grows with every change made here. A shard that reports an older one has not heard of the
+-- An epoch grows with every change of permits made here. A shard that reports an older one has not heard of the
 -- last: it is told again. One that reports the current one with fewer permits has given some back.
+-- That others wait is no change: it comes with the epoch that the shard has, so that one whose row came late, and
+-- has given its permits back since, is not given them anew. It is said again every AGAIN_MS, for whoever should have
+-- told it may have died, and what was given may have become useless.
 -- @include lib/clock
 -- @include lib/keys
-local PATIENCE_MS, SHORT_MS = 30000, 1000
+local PATIENCE_MS, SHORT_MS, AGAIN_MS = 30000, 1000, 5000
 local now, seen = read_clock(now_ms)
 local home = shard .. ':limit:' .. limit
 local raw = redis.call('HGETALL', home)
+local stored
 local holders, waiters, telling, asking = {}, {}, {}, {}
 for at = 1, #raw, 2 do
   local kind, number = string.match(raw[at], '^([aw])(%d+)$')
   local one, two, three = string.match(raw[at + 1], '^(%d+) (%d+) ?(%d*)$')
   if kind == 'a' then
-    holders[number] = { permits = tonumber(one), epoch = tonumber(two), told = three == '1' }
+    holders[number] = { permits = tonumber(one), epoch = tonumber(two), told_ms = tonumber(three) or 0 }
   elseif kind == 'w' and tonumber(three) + PATIENCE_MS > now then
     waiters[number] = { want = tonumber(one), head_ms = tonumber(two), at_ms = tonumber(three) }
-  elseif raw[at] == 'capacity' and capacity == 0 then
-    capacity = tonumber(one)
+  elseif raw[at] == 'capacity' then
+    stored = tonumber(one)
   end
 end
+
+if capacity == 0 then capacity = stored or 0 end
+-- What may have begun while another limit, or none, was in force is counted before anything is given.
+local uncounted = stored and capacity ~= stored and rows < shards
 
 for at = 1, rows do
   local number, epoch, permits, want, head_ms = row(at)
@@ -43,7 +51,7 @@ for at = 1, rows do
   number = string.format('%.0f', number)
   local holder = holders[number]
   if not holder or epoch > holder.epoch then
-    holders[number] = { permits = permits, epoch = epoch, told = false }
+    holders[number] = { permits = permits, epoch = epoch, told_ms = 0 }
   elseif epoch == holder.epoch then
     -- Under one epoch a shard only ever has fewer: what says more is older, and came late. Before it was
     -- told of anything it has what it uses.
@@ -57,10 +65,11 @@ local known, total = 0, 0
 for _, holder in pairs(holders) do
   known, total = known + 1, total + holder.permits
 end
+if uncounted then known, capacity = -1, stored end
 local free = known >= shards and math.max(capacity - total, 0) or 0
-local function change(number, permits, told)
+local function change(number, permits)
   local holder = holders[number]
-  holder.permits, holder.told = permits, told
+  holder.permits = permits
   holder.epoch = math.max(holder.epoch + 1, now)
   telling[number] = true
 end
@@ -75,8 +84,8 @@ for _, pair in ipairs(order) do
   local number, waiter = pair[1], pair[2]
   local given = math.min(waiter.want, free)
   if given > 0 then
-    holders[number] = holders[number] or { permits = 0, epoch = 0, told = false }
-    change(number, holders[number].permits + given, holders[number].told)
+    holders[number] = holders[number] or { permits = 0, epoch = 0, told_ms = 0 }
+    change(number, holders[number].permits + given)
     free, waiter.want = free - given, waiter.want - given
     if waiter.want == 0 then waiters[number] = nil end
   end
@@ -85,8 +94,13 @@ end
 -- While somebody waits, those who have permits give back each one that becomes free.
 local contended = next(waiters) ~= nil
 for number, holder in pairs(holders) do
-  if contended and not holder.told and (holder.permits > 0 or waiters[number]) then change(number, holder.permits, true) end
-  if not contended and holder.told and asking[number] then change(number, holder.permits, false) end
+  if contended and now - holder.told_ms >= AGAIN_MS and (holder.permits > 0 or waiters[number]) then
+    holder.told_ms = now
+    if holder.epoch == 0 then change(number, holder.permits) end
+    telling[number] = true
+  elseif not contended and holder.told_ms > 0 and asking[number] then
+    holder.told_ms = 0
+  end
 end
 
 keep_clock(now, seen)
@@ -97,7 +111,7 @@ local function keep(name, ...)
   set[#set + 1] = string.format('%.0f %.0f %.0f', ...)
 end
 for number, holder in pairs(holders) do
-  if holder.permits > 0 or waiters[number] or shards > 0 then keep('a' .. number, holder.permits, holder.epoch, holder.told and 1 or 0) end
+  if holder.permits > 0 or waiters[number] or shards > 0 then keep('a' .. number, holder.permits, holder.epoch, holder.told_ms) end
 end
 for number, waiter in pairs(waiters) do keep('w' .. number, waiter.want, waiter.head_ms, waiter.at_ms) end
 if #set > 0 then redis.call('HSET', home, 'capacity', string.format('%.0f 0', capacity), unpack(set)) end
@@ -106,7 +120,7 @@ local reply = { known >= shards and 'ok' or 'report' }
 for number, holder in pairs(holders) do
   if telling[number] or asking[number] then
     local short_ms = waiters[number] and now + SHORT_MS or 0
-    reply[#reply + 1] = { tonumber(number), holder.permits, holder.epoch, holder.told and 1 or 0, short_ms }
+    reply[#reply + 1] = { tonumber(number), holder.permits, holder.epoch, holder.told_ms > 0 and 1 or 0, short_ms }
   end
 end
 return reply

@@ -81,14 +81,22 @@ local function pass_on(name, n)
   return unblock(freed_limit)
 end
 
--- A setting has changed: what it held looks again, and what it limits asks anew.
+-- A setting has changed: what it held looks again, and what it limits asks anew. What is not in use goes back to
+-- the home, which hears of the new limit: a lower one holds from then on.
+local UNLIMITED = 1000000000
 local function notice_setting(name)
   local kind, of = string.match(name, '^(%a+):([^:]+)$')
   if kind ~= 'tenant' and kind ~= 'queue' then return end
   local limit_of = string.sub(kind, 1, 1) .. '/' .. of
   if redis.call('HEXISTS', ALLOT, limit_of) == 1 then
     local permits, epoch, contended = allotment(limit_of)
+    -- Begun while no limit was in force: a new epoch, or the home would not believe in more.
+    if used(limit_of) > permits and rules_of(name).running then
+      permits, epoch = used(limit_of), epoch == 0 and 0 or epoch + 1
+    end
     keep_allotment(limit_of, permits, epoch, contended, 0)
+    give_back(limit_of, permits)
+    demand(limit_of, rules_of(name).running or UNLIMITED, 0, now, now)
   end
   for _, blocked in ipairs({ limit_of, 'r' .. limit_of }) do
     if unblock(blocked) then redis.call('ZADD', FREED, 0, blocked) end

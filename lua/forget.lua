@@ -42,7 +42,7 @@ if redis.call('EXISTS', shard .. ':index:' .. tenant) == 1 then return 'more' en
 redis.call('HDEL', COUNTS, 'bytes:' .. tenant, unpack(counters))
 redis.call('SREM', shard .. ':tenants', tenant)
 redis.call('ZREM', FREED, 'tenant:' .. tenant, 't/' .. tenant, 'p/' .. tenant)
-for _, limit in ipairs({ 't/' .. tenant, 'p/' .. tenant, 'rt/' .. tenant }) do
+for _, limit in ipairs({ 't/' .. tenant, 'p/' .. tenant, 'rt/' .. tenant, 'c/' .. tenant }) do
   redis.call('HDEL', ALLOT, limit)
   redis.call('HDEL', TOKENS, limit)
   redis.call('ZREM', PARKED, '!' .. limit)

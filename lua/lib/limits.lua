@@ -8,6 +8,9 @@ local spent, demands, touched = {}, {}, {}
 
 local function allotment(limit)
   local permits, epoch, contended, short_ms = string.match(redis.call('HGET', ALLOT, limit) or '', '^(%d+) (%d+) ([01]) (%d+)$')
+  if not permits and string.sub(limit, 1, 1) == 'k' then   -- never heard of, or forgotten (`relinquish`)
+    return 0, tonumber(redis.call('HGET', ALLOT, 'k')) or 0, false, 0
+  end
   return tonumber(permits) or 0, tonumber(epoch) or 0, contended == '1', tonumber(short_ms) or 0
 end
 
@@ -42,14 +45,15 @@ local function demand(limit, capacity, want, head_ms, now)
   end
 end
 
+-- Of a rate: 'tokens until_ms mark', the mark being what the home said of the last it gave (`credit`).
 local function tokens_left(limit, now)
-  local left, until_ms = string.match(redis.call('HGET', TOKENS, limit) or '', '^(%d+) (%d+)$')
+  local left, until_ms = string.match(redis.call('HGET', TOKENS, limit) or '', '^(%d+) (%d+) %d+$')
   if not left or tonumber(until_ms) <= now then return 0 end
   return tonumber(left)
 end
 
 local function spend_tokens(limit, n, now)
-  local left, until_ms = string.match(redis.call('HGET', TOKENS, limit) or '', '^(%d+) (%d+)$')
+  local left, until_ms = string.match(redis.call('HGET', TOKENS, limit) or '', '^(%d+) (%d+ %d+)$')
   if left then redis.call('HSET', TOKENS, limit, string.format('%.0f %s', math.max(tonumber(left) - n, 0), until_ms)) end
 end
 

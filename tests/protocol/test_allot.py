@@ -30,7 +30,7 @@ async def test_what_is_missing_is_waited_for_and_everybody_hears_of_it(kit: Kit,
     await limits.allot(LIMIT, 5, 0, [(0, 0, 0, 3, 0)])
     _, told = await limits.allot(LIMIT, 5, 0, [(1, 0, 0, 4, 0)])
     now = kit.now_ms
-    assert {Tell(0, 3, now + 1, 1, 0), Tell(1, 2, now + 1, 1, now + 1_000)} == set(told)
+    assert {Tell(0, 3, now, 1, 0), Tell(1, 2, now, 1, now + 1_000)} == set(told)
 
 
 async def test_every_shard_reports_before_anything_is_given(kit: Kit, limits: Limits):
@@ -159,9 +159,28 @@ async def test_a_rate_below_one_a_second_holds_one_token(kit: Kit, limits: Limit
 async def test_tokens_are_good_for_a_second(kit: Kit, limits: Limits):
     until_ms = kit.now_ms + 1_000
     assert 3 == await limits.credit(0, "rt/x", 3, until_ms, 0)
-    assert 5 == await limits.credit(0, "rt/x", 2, until_ms, 0)
+    assert 5 == await limits.credit(0, "rt/x", 2, until_ms + 1, 0)
     kit.leap(1_000)
     assert 0 == await limits.credit(0, "rt/x", 0, 0, kit.now_ms + 100)
+
+
+async def test_an_answer_of_the_home_counts_once(kit: Kit, limits: Limits):
+    answers = [await limits.ration("rt/x", 10, 3) for _ in range(2)]
+    first, second = [(tokens, until_ms, 0) for tokens, until_ms, _ in answers]
+    assert first[1] < second[1]
+    heard = [
+        await limits.credit(0, "rt/x", *each) for each in (first, first, second, second, first)
+    ]
+    assert [3, 3, 6, 6, 6] == heard
+
+
+@pytest.mark.parametrize(("late_ms", "tokens"), [(-4_000, 3), (4_000, 3), (7_000, 0)])
+async def test_the_clocks_of_two_shards_may_differ(
+    kit: Kit, limits: Limits, late_ms: int, tokens: int
+):
+    given, until_ms, next_ms = await limits.ration("rt/x", 10, 3)
+    kit.leap(late_ms)
+    assert tokens == await limits.credit(0, "rt/x", given, until_ms, next_ms)
 
 
 async def test_numbers_below_nothing_are_refused(kit: Kit, limits: Limits):

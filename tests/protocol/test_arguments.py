@@ -38,6 +38,7 @@ VALID: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "forget": ({"tenant": "gone"}, [("default",), ("mail",)]),
     "allot": ({"limit": "t/acme", "capacity": 3, "shards": 0}, [(0, 0, 0, 2, 5), (1, 0, 1, 0, 0)]),
     "apportion": ({"limit": "t/acme", "permits": 3, "epoch": 5, "contended": 0, "short_ms": 0}, []),
+    "relinquish": ({"cursor": 0, "idle_ms": 0}, []),
     "report": ({"limit": "t/acme"}, []),
     "ration": ({"limit": "rt/acme", "per_kilo": 5_000, "want": 3}, []),
     "credit": ({"limit": "rt/acme", "tokens": 3, "until_ms": 9, "next_ms": 9}, []),

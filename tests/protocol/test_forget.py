@@ -24,6 +24,7 @@ async def lived(kit: Kit) -> None:
     """The tenant has limits, and had a task that ran to its end and was removed."""
     rules = TenantRules(max_running=3, dispatch_rate=50)
     await RuleBook(kit.store).put(tenant_field(TENANT), rules.words, 0)
+    await kit.dispatch()  # it is noticed
     limits = Limits(kit.store)
     await limits.allot(f"t/{TENANT}", 3, 0, [(0, 0, 0, 2, 0)])
     await limits.apportion(f"t/{TENANT}", Tell(0, 2, kit.now_ms, 0, 0))

@@ -207,7 +207,7 @@ class Quota:
                 # Just set, or just lifted: what we remember is not what the shard knows.
                 self._rules.pop(tenant, None)
                 pending = (await self.rules(tenant)).max_pending
-            if pending is None:
+            if not pending:
                 return 0
             want = number + min(pending // (SPARE_SHARE * shards), SPARE_MAX)
             claim = _Claim(limit, pending, shard)

@@ -20,6 +20,7 @@ from tasksched.errors import TaskschedError
 from tasksched.model.tenant import TenantSettings
 from tasksched.runtime import ticker
 from tasksched.store import hooks
+from tasksched.store.limits import Limits
 from tasksched.store.protocol import BATCH_MAX, Store
 from tasksched.store.reads import Reads
 from tasksched.store.records import Records, copy_conf
@@ -56,6 +57,8 @@ class Janitor:
         self._tenants = Records(store, store.global_keys.tenants, TenantSettings)
         self._untold: list[tuple[str, str]] = []
         self._untold_ms = 0.0
+        self._limits = Limits(store)
+        self._keys_at: dict[int, int] = {}
         self._retimed_ms: dict[int, int] = {}
         self.removed = 0
         self.mended = 0
@@ -77,6 +80,7 @@ class Janitor:
         await self._retime(shard)
         await self._mend_hooks()
         await copy_conf(self._store, shard)
+        self._keys_at[shard] = await self._limits.relinquish(shard, self._keys_at.get(shard, 0))
         keys, gateway = self._store.keys[shard], self._store.gateway
         streams, tenants = await gateway.pipeline(
             [("SMEMBERS", keys.opened), ("SMEMBERS", keys.tenants)]
@@ -88,7 +92,7 @@ class Janitor:
             chosen, unreadable = await self._tenants.readable()
             for tenant in {name.decode() for name in tenants}.difference(unreadable):
                 own = chosen[tenant].value if tenant in chosen else _NOTHING_SET
-                await self._prune(shard, tenant, self._limits(own, bytes_max))
+                await self._prune(shard, tenant, self._bounds(own, bytes_max))
 
     async def _retime(self, shard: int) -> None:
         before_ms = self._retimed_ms.get(shard)
@@ -120,7 +124,7 @@ class Janitor:
                     watched=swept.watched,
                 )
 
-    def _limits(self, own: TenantSettings, bytes_max: int) -> dict[str, int]:
+    def _bounds(self, own: TenantSettings, bytes_max: int) -> dict[str, int]:
         """What one shard may keep for a tenant: its own settings where it has any, else ours."""
 
         def first(mine: int | None, ours: int) -> int:

@@ -21,7 +21,7 @@ Role = Literal["api", "scheduler", "worker", "producer", "reader", "admin"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _READS: Final = ("page",)
-_LIMITS: Final = ("allot", "apportion", "credit", "ration", "report")
+_LIMITS: Final = ("allot", "apportion", "credit", "ration", "relinquish", "report")
 _CLIENT: Final = (
     *_READS, *_LIMITS,
     "cancel", "configure", "deliver", "edit", "fire", "forget", "heartbeat", "owed", "pause_schedule",

@@ -86,7 +86,7 @@ class ShardKeys:
 
     @property
     def tokens(self) -> str:
-        """hash · limit of a rate → "tokens until_ms" that this shard has · credit."""
+        """hash · limit of a rate → "tokens until_ms mark" that this shard has · credit."""
         return f"{self.shard}:tokens"
 
     def blocked(self, what: str) -> str:

@@ -17,6 +17,8 @@ from tasksched.store.replies import Ask
 from tasksched.store.scripts import Arg
 
 ROUNDS_MAX = 64
+KEY_IDLE_MS = 60_000
+"""A shard keeps the permits of a concurrency key for so long after it was told of them, and while they are used."""
 
 
 class Tell(NamedTuple):
@@ -55,6 +57,16 @@ class Limits:
             _, told = await self.allot(ask.limit, capacity, reporting, rows)
         await self._tell(ask.limit, reporting, told)
 
+    async def relinquish(self, shard: int, cursor: int = 0) -> int:
+        """Gives back what idle concurrency keys have in a shard; where to go on, 0 at the end."""
+        values = self._values(shard, cursor=cursor, idle_ms=KEY_IDLE_MS)
+        place, *gone = await self._run("relinquish", values)
+        for limit, epoch in gone:
+            name = limit.decode()
+            _, told = await self.allot(name, 0, 0, [(shard, int(epoch), 0, 0, 0)])
+            await self._tell(name, 0, [each for each in told if each.shard != shard])
+        return int(place)
+
     def _others(self, shard: int) -> list[int]:
         return [number for number in range(self._store.shards) if number != shard]
 
@@ -70,7 +82,7 @@ class Limits:
                 return
             tell = waiting.popleft()
             permits, epoch = await self.apportion(limit, tell)
-            if permits < tell.permits and epoch == tell.epoch:
+            if permits < tell.permits and epoch >= tell.epoch:
                 row = (tell.shard, epoch, permits, 0, 0)
                 _, more = await self.allot(limit, 0, reporting, [row])
                 waiting.extend(each for each in more if each.shard != tell.shard)
