@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ from click.testing import CliRunner, Result
 from tests.cli.test_bulk import SHARDS, Shell
 from tests.servers import ServerProcess
 
-from tasksched.cli import limits, main
+from tasksched.cli import limits, main, tenant_export
 from tasksched.commands.session import open_session
 from tasksched.model.outcome import Outcome, error_info
 from tasksched.settings import Settings
@@ -103,6 +104,30 @@ def test_a_tenant_is_purged(shell: Shell):
     assert [] == shell.json("tenants")["items"]
     again = shell.run("tenants", "purge", "acme", "--yes", "-q")
     assert ("", True) == (again.stderr, "recurring tasks" in again.stdout)
+
+
+def test_a_tenant_is_exported(shell: Shell, tmp_path: Path):
+    task_id = shell.ok("submit", "charge", "1", "--delay", "1h", "--tenant", "acme", "-q").strip()
+    shell.ok("recurring", "put", "r", "charge", "--every", "1h", "--tenant", "acme")
+    lines = [json.loads(line) for line in shell.ok("tenants", "export", "acme").splitlines()]
+    assert ["tenant", "recurring_task", "task", "end"] == [next(iter(line)) for line in lines]
+    assert (task_id, [1]) == (lines[2]["task"]["task_id"], lines[2]["task"]["payload"])
+    file = tmp_path / "acme.ndjson"
+    assert "" == shell.ok("tenants", "export", "acme", "-o", str(file))
+    assert lines == [json.loads(line) for line in file.read_text().splitlines()]
+    assert [file] == list(tmp_path.iterdir())
+
+
+def test_an_export_that_breaks_off_is_no_export(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def half(*_: object):
+        yield '{"tenant":{}}\n'
+
+    monkeypatch.setattr(tenant_export, "_lines", half)
+    file = tmp_path / "acme.ndjson"
+    done = shell.run("tenants", "export", "acme", "-o", str(file))
+    assert (2 < done.exit_code, False) == (True, file.exists()), done.stderr
 
 
 def test_a_purge_is_asked_for_twice(shell: Shell, monkeypatch: pytest.MonkeyPatch):

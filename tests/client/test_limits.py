@@ -1,6 +1,7 @@
 """Queues, tenants and concurrency keys for programs, over Redis and over HTTP."""
 
 import asyncio
+import json
 
 import pytest
 from tests.client.conftest import BROKEN, Stage, asgi, remote
@@ -247,3 +248,15 @@ def test_the_twins_without_a_loop_say_the_same(make_app):
         assert [] == app.tenants.list_sync()
     finally:
         app.close_sync()
+
+
+async def test_an_export_comes_line_by_line_over_http(session: Session):
+    backend = remote(asgi(session))
+    stage = Stage(session, backend)
+    with stage.app.using(backend):
+        task = await stage.add.options(tenant="acme", delay="1h").submit(1)
+        told = [each async for each in backend.limits.export_tenant("default", "acme")]
+    await backend.close()
+    lines = [json.loads(each) for each in told]
+    assert [next(iter(line)) for line in lines] == ["tenant", "task", "end"]
+    assert lines[1]["task"]["task_id"] == task.id

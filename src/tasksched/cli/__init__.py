@@ -17,6 +17,7 @@ from tasksched.cli.submit import submit
 from tasksched.cli.system import config, doctor, stats, version, workers
 from tasksched.cli.tail import tail
 from tasksched.cli.tasks import cancel, delete, edit, explain, get, list_, retry, wait
+from tasksched.cli.tenant_export import export_tenant
 from tasksched.cli.webhooks import webhooks
 
 for _command in (
@@ -26,5 +27,6 @@ for _command in (
     stats, queues, tenants, pause, resume, workers, doctor, keys, audit, acl, reencrypt, config, version,
 ):  # fmt: skip
     main.add_command(_command)
+tenants.add_command(export_tenant)
 
 __all__ = ["main"]

@@ -63,7 +63,7 @@ class Remote:
         self.recurring = RemoteRecurring(self._ask)
         self.bulk = RemoteBulk(self._ask)
         self.webhooks = RemoteWebhooks(self._ask)
-        self.limits = RemoteLimits(self._ask)
+        self.limits = RemoteLimits(self._ask, self._listen)
         self.callbacks = RemoteCallbacks(self._ask)
         self.live = RemoteLive(self._ask, self._listen)
 

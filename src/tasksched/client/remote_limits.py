@@ -1,5 +1,7 @@
 """Remote limits: queues and tenants over the HTTP API. As ``remote``, a LimitsBackend."""
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
 
@@ -9,6 +11,7 @@ from msgspec import structs
 from tasksched.client.ask import Ask, Send
 from tasksched.client.backend import PAGE_MAX
 from tasksched.client.limits_backend import QueueVerb, TenantVerb
+from tasksched.client.remote_live import Listen
 from tasksched.client.wire import decoded
 from tasksched.client.wire_limits import read_purged, read_queue, read_tenant
 from tasksched.commands.tenant_purge import Purged
@@ -20,8 +23,17 @@ QUEUES, TENANTS = "/queues", "/tenants"
 class RemoteLimits:
     """A LimitsBackend over HTTP."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, listen: Listen) -> None:
         self._send = send
+        self._listen = listen
+
+    async def export_tenant(self, tenant: str, name: str) -> AsyncGenerator[str, None]:
+        """The lines of an export as they come. Raises Unavailable where they break off."""
+        async with aclosing(
+            self._listen(Ask("GET", f"{_path(TENANTS, name)}/export", tenant))
+        ) as lines:
+            async for line in lines:
+                yield f"{line}\n"
 
     async def queues(self, tenant: str) -> list[QueueState]:
         found = await self._json(Ask("GET", QUEUES, tenant))
