@@ -49,6 +49,11 @@ def causes(kit: Kit) -> list[str]:
     return sorted(text.rsplit(" ", 1)[0] for text in notices(kit).values())
 
 
+def mark(kit: Kit, task_id: str, life: int = 1) -> str:
+    """Which life of which task of this id."""
+    return f"{life}/{kit.record(task_id)['created_ms']}"
+
+
 async def want(kit: Kit, words: str, version: int = 1) -> None:
     """What ``set_conf`` does where an endpoint of the tenant wants these."""
     await kit.store.configure(0, [("hooks:default", f"{version} {words}")])
@@ -142,7 +147,7 @@ async def test_a_verdict_makes_one_notification(kit: Kit, verb):
     state, event = VERDICTS[verb]
     assert state == kit.state(task_id)
     ((notice_id, text),) = notices(kit).items()
-    cause = Cause(event, task_id, "1", kit.now_ms)  # type: ignore[arg-type]
+    cause = Cause(event, task_id, mark(kit, task_id), kit.now_ms)  # type: ignore[arg-type]
     assert cause == Cause.parse(text)
     assert notification_id(cause, 0) == notice_id
     record = kit.record(notice_id)
@@ -155,7 +160,7 @@ async def test_an_endpoint_of_the_tenant_wants_it(valkey: Kit, verb, monkeypatch
     monkeypatch.setattr("tests.protocol.test_notify.wanting", spec)
     await want(valkey, VERDICTS[verb][1].partition(".")[2])
     task_id = await verb(valkey)
-    assert [f"{VERDICTS[verb][1]} {task_id} 1"] == causes(valkey)
+    assert [f"{VERDICTS[verb][1]} {task_id} {mark(valkey, task_id)}"] == causes(valkey)
 
 
 @pytest.mark.parametrize("verb", VERDICTS, ids=lambda verb: verb.__name__)
@@ -222,7 +227,7 @@ async def test_twice_in_one_call_is_once(kit: Kit):
     await kit.announce()
     grant = await kit.start(await kit.submit(wanting()))
     await kit.store.settle(0, [(grant.id, grant.fence, DONE)] * 2)
-    assert [f"task.succeeded {grant.id} 1"] == causes(kit)
+    assert [f"task.succeeded {grant.id} {mark(kit, grant.id)}"] == causes(kit)
 
 
 async def test_a_new_life_has_a_notification_of_its_own(kit: Kit):
@@ -231,8 +236,8 @@ async def test_a_new_life_has_a_notification_of_its_own(kit: Kit):
     await kit.settle(await kit.start(task_id), BROKEN)
     await kit.store.redrive(0, task_id, "default", None)
     await kit.settle(await kit.start(task_id), DONE)
-    life = ["task.failed {} 1", "task.failed {} 2", "task.succeeded {} 3"]
-    assert [text.format(task_id) for text in life] == causes(kit)
+    lives = enumerate(("task.failed", "task.failed", "task.succeeded"), 1)
+    assert [f"{event} {task_id} {mark(kit, task_id, n)}" for n, event in lives] == causes(kit)
 
 
 async def test_an_edit_says_who_is_told(kit: Kit):
@@ -241,7 +246,7 @@ async def test_an_edit_says_who_is_told(kit: Kit):
     await kit.store.edit(0, task_id, "default", None, Edit(wants="succeeded"))
     kit.leap(1)
     await kit.settle(await kit.start(task_id), DONE)
-    assert [f"task.succeeded {task_id} 1"] == causes(kit)
+    assert [f"task.succeeded {task_id} {mark(kit, task_id)}"] == causes(kit)
 
 
 # -- the reserved queue ---------------------------------------------------------------------------
@@ -259,7 +264,7 @@ async def test_notifications_and_deliveries_raise_no_events(kit: Kit, outcome):
     assert {NOTIFY_ROUTE, "http"} == {each.route for each in grants}
     for each in grants:
         await kit.settle(each, outcome)
-    assert [f"task.succeeded {grant.id} 1"] == causes(kit)
+    assert [f"task.succeeded {grant.id} {mark(kit, grant.id)}"] == causes(kit)
     assert await kit.take() == []
 
 
@@ -268,7 +273,8 @@ async def test_a_run_knows_its_cause(kit: Kit):
     await kit.announce("w1", f"queue:{QUEUE}", f"route:{NOTIFY_ROUTE}")
     await kit.dispatch()
     (grant,) = await kit.take()
-    assert Cause("task.succeeded", task_id, "1", kit.now_ms) == grant.options.cause
+    cause = Cause("task.succeeded", task_id, mark(kit, task_id), kit.now_ms)
+    assert cause == grant.options.cause
     assert "default" == grant.tenant
 
 
@@ -292,7 +298,7 @@ async def test_without_memory_events_are_told_all_the_same(kit: Kit):
         with pytest.raises(Unavailable):
             await kit.submit()
         assert "SUCCESS" == await kit.settle(grant, DONE)
-        assert [f"task.succeeded {grant.id} 1"] == causes(kit)
+        assert [f"task.succeeded {grant.id} {mark(kit, grant.id)}"] == causes(kit)
         assert 1 == await kit.store.deliver(0, "default", [(kit.new_id(), "{}", b"x" * 3_000)])
     finally:
         kit.plain.config_set("maxmemory", 0)
@@ -345,9 +351,9 @@ async def test_the_runs_of_a_schedule_tell_its_receivers(recurring: SchedulesKit
     recurring.at("12:00:00")
     await put(recurring, Every("1m"), "task.succeeded")
     await recurring.advance("12:02:00")
-    assert [f"task.succeeded {start.id} 1" for start in recurring.starts] == [
-        text for start in recurring.starts for text in causes(recurring) if start.id in text
-    ]
+    assert [
+        f"task.succeeded {start.id} {mark(recurring, start.id)}" for start in recurring.starts
+    ] == [text for start in recurring.starts for text in causes(recurring) if start.id in text]
     assert 2 == len(causes(recurring))
 
 
@@ -358,7 +364,7 @@ async def test_what_waits_when_a_schedule_is_removed_is_cancelled_and_told(
     await put(recurring, Every("1m"), "task.cancelled")
     task_id = await recurring.trigger()
     await recurring.remove()
-    assert [f"task.cancelled {task_id} 1"] == causes(recurring)
+    assert [f"task.cancelled {task_id} {mark(recurring, task_id)}"] == causes(recurring)
 
 
 async def test_an_endpoint_wants_what_happens_to_schedules(recurring: SchedulesKit):

@@ -15,7 +15,7 @@ from tasksched.store.schedules import Schedules
 from tasksched.store.sealed import Sealed
 
 NAMES = scripts.names()
-LIMITS = ("allot", "apportion", "report", "ration", "credit")
+LIMITS = ("allot", "apportion", "relinquish", "report", "ration", "credit")
 FLAGS = {
     # refused when memory is short
     "intake": {"submit", "edit", "redrive", "put_schedule", "trigger", "reseal"},

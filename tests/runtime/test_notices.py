@@ -13,6 +13,7 @@ from tests.servers import ServerProcess
 
 from tasksched import clock
 from tasksched.commands.endpoints import EndpointChanges, Endpoints, EndpointSpec
+from tasksched.commands.removal import Memory, Removal
 from tasksched.errors import Conflict, NotFound
 from tasksched.model import codec, ids
 from tasksched.model.endpoint import ENDPOINTS_MAX
@@ -208,6 +209,24 @@ async def test_the_fan_out_again_makes_no_second_delivery(site, target):
     # The task lives on in another state: only what the cause says is told.
     assert {"task_id": task_id, "status": "CANCELLED", "tenant": "default"} == body["data"]
     assert "1970-01-01T00:00:00.005Z" == body["timestamp"]
+
+
+async def test_the_receiver_of_a_deleted_task_gets_a_signed_message(site, target):
+    own = new_secret()
+    task_id = await site.submit(
+        "nobody", delay_ms=60_000, notify=(Receiver(target.url, ("task.cancelled",), own),)
+    )
+    await Removal(site.store, Memory(60_000, 60_000)).delete("default", task_id)
+    assert {} == await site.record(task_id)
+    await site.started(add)
+    await settle_all(site)
+    ((_, raw),) = target.requests
+    _, headers, body = read(target.requests[0])
+    assert body == Webhook(own).verify(raw, headers)
+    (notice_id,) = await tasks_of(site, "n")
+    assert f"msg_{notice_id}" == headers["webhook-id"]
+    assert "task.cancelled" == body["type"]
+    assert {"task_id": task_id, "status": "CANCELLED", "tenant": "default"} == body["data"]
 
 
 async def test_an_outage_costs_a_notification_no_attempt(site):

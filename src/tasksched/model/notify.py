@@ -38,8 +38,8 @@ class Receiver(msgspec.Struct, frozen=True, omit_defaults=True):
 class Cause(msgspec.Struct, frozen=True):
     """What a notification is about: the subject as it was when the event happened.
 
-    ``subject``: a task id, or tenant:id of a schedule. ``mark``: the life of the task; of a
-    schedule the generation and what was missed or blocked it.
+    ``subject``: a task id, or tenant:id of a schedule. ``mark``: life/created_ms of the task (of
+    earlier releases the life alone); of a schedule the generation and what was missed or blocked it.
     """
 
     event: EventType
@@ -52,6 +52,14 @@ class Cause(msgspec.Struct, frozen=True):
         """From the words that ``lua/lib/notify.lua`` wrote."""
         event, subject, mark, at_ms = text.split(" ")
         return cls(msgspec.convert(event, type=EventType), subject, mark, int(at_ms))
+
+    def is_of_task(self, created_ms: int) -> bool:
+        """Whether the task of this id is still the one it happened to: a key may be used again."""
+        created = self.mark.partition("/")[2]
+        return created in {"", str(created_ms)}
+
+    def is_of_life(self, life: int) -> bool:
+        return self.mark.partition("/")[0] == str(life)
 
     @property
     def text(self) -> str:

@@ -70,7 +70,7 @@ class Notices:
     async def _tell(self, grant: Grant, cause: Cause) -> int:
         message = PREFIX + grant.id
         if cause.event.startswith("task."):
-            own, data = await self._of_task(grant.tenant, cause)
+            own, data = await self._of_task(grant, cause)
         else:
             own, data = await self._of_schedule(grant.tenant, cause)
         shard = shard_of(grant.id, self._store.shards)
@@ -108,18 +108,21 @@ class Notices:
     # -- what happened ----------------------------------------------------------------------------
 
     async def _of_task(
-        self, tenant: str, cause: Cause
+        self, grant: Grant, cause: Cause
     ) -> tuple[Sequence[Receiver], dict[str, Any]]:
-        """Its receivers, and what to say of it: little where it is gone, or lives again."""
+        """Its receivers, and what to say of it: little where it is gone, or lives again.
+
+        Those of a task that is gone are the ones that the notification kept of its options.
+        """
         data: dict[str, Any] = {
             "task_id": cause.subject,
             "status": _STATUS[cause.event],
-            "tenant": tenant,
+            "tenant": grant.tenant,
         }
         task = await self._reads.task(cause.subject)
-        if task is None or task.tenant != tenant:
-            return (), data
-        if str(task.life) != cause.mark or task.status != data["status"]:
+        if task is None or task.tenant != grant.tenant or not cause.is_of_task(task.created_ms):
+            return grant.options.notify, data
+        if not cause.is_of_life(task.life) or task.status != data["status"]:
             return task.notify, data
         return task.notify, data | self._account(task)
 
