@@ -19,7 +19,7 @@ import msgspec
 from tasksched import clock, log
 from tasksched.commands import walk
 from tasksched.commands.removal import Memory
-from tasksched.commands.verbs import Tally, Verbs
+from tasksched.commands.verbs import Ends, Verbs, tally_of
 from tasksched.ending import end
 from tasksched.errors import TaskschedError, Unavailable
 from tasksched.model.operation import Operation
@@ -72,6 +72,7 @@ class Job:
         self._owner = kept.value.owner
         self._paced = paced
         self._again = bool(kept.value.batch)
+        self._ends: Ends = {}  # of the batch that is not told yet
         self._next_ms = 0.0
 
     @property
@@ -87,23 +88,16 @@ class Job:
         operation = self.operation
         if now_ms >= operation.until_ms and not await self._renew(now_ms):
             return None
-        tally = (
-            await self._verbs.apply(operation, again=self._again) if operation.batch else Tally()
-        )
+        await self._verbs.apply(operation, self._ends, again=self._again)
         self._again = False
-        size = sum(tally)
+        size = sum(tally_of(self._ends))
         self._next_ms = max(self._next_ms, now_ms - CATCH_UP_MS) + size * 1_000 / operation.rate
-        planned = await self._planned(operation)
-        changed = msgspec.structs.replace(
-            planned,
-            done=operation.done + tally.done,
-            skipped=operation.skipped + tally.skipped,
-            updated_ms=now_ms,
-            until_ms=now_ms + LEASE_MS,
-        )
+        planned = self._counted(await self._planned(operation))
+        changed = msgspec.structs.replace(planned, updated_ms=now_ms, until_ms=now_ms + LEASE_MS)
         if changed.walked and not changed.batch:
             changed = _ended(changed, "DONE", now_ms)
-        is_ours = await self._save(changed, tally)
+        is_ours = await self._save(changed)
+        self._ends = {}
         if not is_ours or changed.state != "RUNNING":
             return None
         return max(0.0, self._next_ms - now_ms) if self._paced else 0.0
@@ -131,8 +125,7 @@ class Job:
 
     async def release(self) -> None:
         """Whoever comes next may go on at once."""
-        free = msgspec.structs.replace(self.operation, owner="", until_ms=0)
-        await self._records.put(free.id, free, expected=self._kept.version)
+        await self._save(msgspec.structs.replace(self.operation, owner="", until_ms=0))
 
     async def _planned(self, operation: Operation) -> Operation:
         if operation.walked:
@@ -156,9 +149,9 @@ class Job:
         """We slept through our lease: it is ours only if nobody took it."""
         longer = msgspec.structs.replace(self.operation, until_ms=now_ms + LEASE_MS)
         self._again = True
-        return await self._save(longer, Tally())
+        return await self._save(longer)
 
-    async def _save(self, changed: Operation, tally: Tally) -> bool:
+    async def _save(self, changed: Operation) -> bool:
         """Writes it under the version we know; False where it is not ours any more."""
         answer = await self._records.put(changed.id, changed, expected=self._kept.version)
         if answer.word == "kept":
@@ -168,27 +161,32 @@ class Job:
             stored = await self._records.get(changed.id)
             if stored is None or stored.value.owner != self._owner:
                 return False
+            if stored.value.state == "RUNNING" or stored.value.batch != self.operation.batch:
+                return False  # it was written by ourselves, and the answer was lost
             # It was stopped while we did the batch: what is done is counted, nothing follows.
-            told = msgspec.structs.replace(
-                stored.value,
-                done=stored.value.done + tally.done,
-                skipped=stored.value.skipped + tally.skipped,
-                batch=(),
-                owner="",
-                until_ms=0,
-            )
+            counted = self._counted(stored.value)
+            told = msgspec.structs.replace(counted, batch=(), owner="", until_ms=0)
             answer = await self._records.put(told.id, told, expected=stored.version)
             if answer.word == "kept":
                 self._kept = Kept(answer.version, told)
                 return False
         return False
 
+    def _counted(self, operation: Operation) -> Operation:
+        """With what is done of the batch, be it the half of it."""
+        tally = tally_of(self._ends)
+        return msgspec.structs.replace(
+            operation,
+            done=operation.done + tally.done,
+            skipped=operation.skipped + tally.skipped,
+        )
+
     async def _fail(self, code: str, detail: str) -> None:
         _log.error("operation.failed", id=self.operation.id, code=code, error=detail)
         with contextlib.suppress(TaskschedError):
-            ended = _ended(self.operation, "FAILED", await self._reads.now_ms())
-            told = msgspec.structs.replace(ended, error=f"{code}: {detail}"[:ERROR_MAX])
-            await self._records.put(told.id, told, expected=self._kept.version)
+            now_ms = await self._reads.now_ms()
+            ended = _ended(self._counted(self.operation), "FAILED", now_ms)
+            await self._save(msgspec.structs.replace(ended, error=f"{code}: {detail}"[:ERROR_MAX]))
 
 
 class Operator:

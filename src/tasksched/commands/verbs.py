@@ -3,10 +3,11 @@
 Each call carries a name made of the operation and the task, and the version that was planned where a
 second time would do harm: so a batch that is done again, because the process that did it died before it
 could say so, moves nothing twice and is counted alike. Invariant: what has moved on since it was planned
-and is not asked for any more stays as it is.
+and is not asked for any more stays as it is, unless it was this operation that moved it.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +18,7 @@ from tasksched.model.ids import shard_of
 from tasksched.model.operation import Operation
 from tasksched.model.retry import Retry
 from tasksched.model.task import Task
-from tasksched.store.protocol import Store
+from tasksched.store.protocol import BATCH_MAX, Store
 from tasksched.store.reads import Reads
 
 TRIES: Final = 5
@@ -36,6 +37,15 @@ class Tally(NamedTuple):
 
     done: int = 0
     skipped: int = 0
+
+
+Ends = dict[str, bool | None]
+"""Task → whether it was done; None for one that this operation did before and met again."""
+
+
+def tally_of(ends: Ends) -> Tally:
+    found = list(ends.values())
+    return Tally(found.count(True), found.count(False))
 
 
 def packed(changes: Changes) -> dict[str, Any]:
@@ -82,30 +92,36 @@ class Verbs:
         self._removal = Removal(store, memory)
         self._slots = asyncio.Semaphore(AT_ONCE)
 
-    async def apply(self, operation: Operation, *, again: bool) -> Tally:
-        """Does the batch. ``again``: see ``_One``. Raises what stood in the way of any of it."""
+    async def apply(self, operation: Operation, ends: Ends, *, again: bool) -> None:
+        """Does the batch. ``again``: see ``_One``. Raises what stood in the way of any of it.
+
+        ``ends`` hears of each task as it ends, so that it knows the half of a batch too.
+        """
         if operation.kind == "purge":
-            return await self._purge(operation, again=again)
+            await self._purge(operation, ends, again=again)
+            return
         each = {"redrive": self._redrive, "cancel": self._cancel, "edit": self._edit,
                 "delete": self._delete}[operation.kind]  # fmt: skip
 
-        async def one(task_id: str, version: int) -> bool | None:
+        async def one(task_id: str, version: int) -> None:
             async with self._slots:
-                return await each(_One(operation, task_id, version, again))
+                ends[task_id] = await each(_One(operation, task_id, version, again))
 
         jobs = [one(*planned) for planned in operation.batch]
-        ends = await asyncio.gather(*jobs, return_exceptions=True)
-        for end in ends:
-            if isinstance(end, BaseException):
-                raise end
-        return Tally(ends.count(True), ends.count(False))
+        for failed in await asyncio.gather(*jobs, return_exceptions=True):
+            if failed is not None:
+                raise failed
 
-    async def _purge(self, operation: Operation, *, again: bool) -> Tally:
-        ids = [task_id for task_id, _ in operation.batch]
-        words = await self._removal.purge(operation.tenant, ids, op=operation.id)
+    async def _purge(self, operation: Operation, ends: Ends, *, again: bool) -> None:
+        by_shard: defaultdict[int, list[str]] = defaultdict(list)
+        for task_id, _ in operation.batch:
+            by_shard[_shard(task_id, self._store)].append(task_id)
         gone = {"purged", "missing"} if again else {"purged"}
-        done = sum(word in gone for word in words.values())
-        return Tally(done, len(ids) - done)
+        for ids in by_shard.values():
+            for first in range(0, len(ids), BATCH_MAX):
+                rows = ids[first : first + BATCH_MAX]
+                words = await self._removal.purge(operation.tenant, rows, op=operation.id)
+                ends |= {task_id: word in gone for task_id, word in words.items()}
 
     # Each answers whether it was done; None for a task that this operation did before and met again.
 
@@ -144,7 +160,8 @@ class Verbs:
             )
             if changed.word == "edited":
                 # The same version: it has been edited before, and stands where that moved it.
-                return True if one.again or changed.version != task.version else None
+                before = one.version if one.again else task.version
+                return True if changed.version != before else None
             if changed.word != "version":
                 return False
         return False
@@ -167,11 +184,14 @@ class Verbs:
         return False
 
     async def _asked_for(self, one: _One) -> Task | None:
-        """The task as it is, if it is still one of those; what was done before need not be any more."""
+        """The task as it is, if it is still one of those, or is none because this operation moved it."""
         task = await self._reads.task(one.task_id, bodies=False)
         if task is None or task.tenant != one.operation.tenant:
             return None
-        return task if one.again or one.operation.filter.matches(task) else None
+        if one.operation.filter.matches(task):
+            return task
+        is_ours = one.again and await self._reads.last_op(one.task_id) == one.op
+        return task if is_ours else None
 
 
 def _lacks_key(task: Task, changes: Changes) -> bool:

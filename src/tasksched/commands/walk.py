@@ -24,6 +24,9 @@ CHUNK: Final = 100
 
 Cursor = tuple[int, int, str]
 
+BEGIN: Final = Place(-1, "")
+"""The place before the first one of a phase, in a cursor."""
+
 
 class Phase(NamedTuple):
     """Where to look, and for what."""
@@ -73,8 +76,11 @@ class Batch(NamedTuple):
 async def next_batch(reads: Reads, plan: Plan, cursor: Cursor | None, limit: int) -> Batch:
     """Up to ``limit`` tasks that match."""
     number, place = (0, None) if cursor is None else (cursor[0], Place(*cursor[1:]))
+    place = None if place == BEGIN else place
     walk = _Walk(reads, plan, limit)
     while number < len(plan.phases):
+        if walk.is_over:
+            return Batch(walk.found, (number, *(place or BEGIN)))
         stopped = await walk.through(plan.phases[number], place)
         if stopped is not None:
             return Batch(walk.found, (number, *stopped))
@@ -103,6 +109,11 @@ class _Walk:
         self._seen: set[str] = set()
         self.found: list[Task] = []
 
+    @property
+    def is_over(self) -> bool:
+        """Whether this call may find or examine no more."""
+        return len(self.found) == self._limit or self._left == 0
+
     async def through(self, phase: Phase, place: Place | None) -> Place | None:
         """Collects from one phase; where it stopped before the end, None at the end."""
         plan = self._plan
@@ -111,7 +122,7 @@ class _Walk:
         due = self._range(states)
         while indexes:
             missing = self._limit - len(self.found)
-            if place is not None and (missing == 0 or self._left == 0):
+            if place is not None and self.is_over:
                 return place
             # One more than needed tells whether anything follows.
             ask = min(

@@ -123,6 +123,12 @@ class Reads:
         found = await self._gateway.command("ZSCORE", key, task_id)
         return None if found is None else int(float(found))
 
+    async def last_op(self, task_id: str) -> str | None:
+        """The name of the last call that cancelled, edited, redrove or hurried the task."""
+        key = self.store.keys[_shard(task_id, self.store)].task(task_id)
+        found = await self._gateway.command("HGET", key, "op")
+        return None if found is None else found.decode()
+
     async def lines(self, task_id: str, after: str = "-", limit: int = LINES_MAX) -> list[Line]:
         """What the runs of a task said, oldest first, after the line of this id."""
         key = self.store.keys[_shard(task_id, self.store)].lines(task_id)
