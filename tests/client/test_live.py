@@ -191,7 +191,8 @@ async def test_events_of_the_tenant_over_redis(direct: Stage):
     ]
     assert {task.id} == {each.task_id for each in found}
     again = listen(direct.backend.live, EventQuery(tenant=direct.app.tenant, after=found[1].id))
-    assert found[2:] == [await anext(again), await anext(again)]
+    rest = [await anext(again) for _ in range(2)]
+    assert [(e.kind, e.task_id) for e in found[2:]] == [(e.kind, e.task_id) for e in rest]
     await events.aclose()
     await again.aclose()
 

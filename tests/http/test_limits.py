@@ -76,6 +76,8 @@ async def test_what_is_written_for_scripts_are_checked_words(rig):
         ({"dispatch_rate": "50"}, ["/dispatch_rate"]),
         ({"weight": 2}, ["/weight"]),
         ({"name": "other"}, ["/name"]),
+        ({"name": []}, ["/name"]),
+        ({"name": {}}, ["/name"]),
         ([], [""]),
     ],
 )
@@ -240,6 +242,8 @@ async def test_the_version_of_a_tenant_grows_with_either_record(rig):
         ({"create_rate": 0.0005}, ["/create_rate"]),
         ({"strict": True}, ["/strict"]),
         ({"tenant": "other"}, ["/tenant"]),
+        ({"tenant": {}}, ["/tenant"]),
+        ({"tenant": []}, ["/tenant"]),
         ({"max_running": "2"}, ["/max_running"]),
     ],
 )

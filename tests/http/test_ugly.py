@@ -1,11 +1,14 @@
 """Whatever arrives: never a 500, always problem+json, and the pointer of what is wrong."""
 
 import json
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.http.conftest import CHARGE, assert_problem, pointers
+
+from tasksched.http.api import OPS
 
 pytestmark = pytest.mark.anyio
 
@@ -346,3 +349,22 @@ async def test_no_filter_whatever_breaks_a_list(rig, name, value):
     answer = await rig.http.get("/tasks", params={name: value})
 
     assert answer.status_code in {200, 400, 422}
+
+
+WRITES = [
+    (op.verb, op.path, name)
+    for op in OPS
+    for taken in op.takes.values()
+    for shape in (taken, *get_args(taken))
+    for name in getattr(shape, "__struct_encode_fields__", ())
+]
+
+
+@pytest.mark.parametrize(("verb", "path", "name"), WRITES)
+async def test_a_list_or_an_object_in_the_place_of_anything_breaks_nothing(rig, verb, path, name):
+    where = path.format(id="0" * 23, queue="a", tenant="default", code="x", delivery="0" * 23)
+    for odd in ([], {}, [[]], [{}], {"a": []}, {"type": [], "url": {}}):
+        for body in ({name: odd}, {"target": CHARGE, "cron": "0 0 * * *", name: odd}):
+            sent = [body] if path == "/tasks/batch" else body
+            answer = await rig.ask(verb, where, sent)
+            assert answer.status_code < 500, (body, answer.text)

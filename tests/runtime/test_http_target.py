@@ -367,6 +367,13 @@ async def test_a_name_is_resolved_once_and_the_checked_address_connected_to(
     assert f"Host: name.example:{target.port}" in target.requests[0][0]
 
 
+@pytest.mark.parametrize("host", ["NAME.Example", "Name.EXAMPLE."])
+async def test_a_host_may_have_capitals(target, call, monkeypatch, host):
+    await resolving(monkeypatch, ["127.0.0.1"])
+
+    assert "SUCCEEDED" == (await call(f"http://{host}:{target.port}/")).kind
+
+
 async def test_a_name_with_one_bad_address_is_refused(target, call, monkeypatch):
     await resolving(monkeypatch, ["93.184.216.34", "127.0.0.1"])
 

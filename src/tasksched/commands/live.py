@@ -24,7 +24,7 @@ from tasksched.model.live import (
 )
 from tasksched.model.states import FINAL, State
 from tasksched.model.task import Task
-from tasksched.store.feed import Feed, Move, read_place, write_place
+from tasksched.store.feed import Feed, Move
 from tasksched.store.protocol import Store
 from tasksched.store.reads import LINES_MAX, Line, Reads
 
@@ -84,8 +84,8 @@ class Live:
 
     async def events(self, query: EventQuery) -> AsyncGenerator[Happened | Gap | Quiet, None]:
         """What becomes of the tenant's tasks, without end. Raises Malformed for ``after``."""
-        shards = self._feed.shards
-        place = read_place(query.after, shards) if query.after else await self._feed.now()
+        places = self._feed.places
+        place = places.read(query.after) if query.after else await self._feed.now()
 
         def wanted(move: Move) -> bool:
             return (
@@ -99,7 +99,7 @@ class Live:
             events, place, more = await self._feed.after(place, wanted)
             for event in events:
                 yield event
-            yield Quiet(id=write_place(place))
+            yield Quiet(id=places.write(place))
             if not more:
                 await asyncio.sleep(LOOK_MS / 1000)
 

@@ -35,6 +35,12 @@ CALLER: Final = "tasksched.caller"
 
 JSON: Final = (b"content-type", b"application/json")
 
+SINGLE: Final = (
+    b"authorization", b"content-type", b"durability", b"host", b"idempotency-key", b"if-match",
+    b"last-event-id", b"origin", b"tasksched-callback-token", b"tasksched-tenant",
+)  # fmt: skip
+"""Headers that are refused where they are there twice: which one was meant cannot be known."""
+
 
 class Reply(NamedTuple):
     """An answer. ``content-length`` is added when it is sent.
@@ -66,6 +72,8 @@ class Call(Generic[Services_]):
         self.scope = scope
         self.services = services
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        if len(self.headers) != len(scope["headers"]):
+            _require_single(scope["headers"], self.headers)
         self._receive = receive
 
     def header(self, name: bytes) -> str | None:
@@ -81,6 +89,11 @@ class Call(Generic[Services_]):
     def caller(self) -> Caller | None:
         """Who asks; None while no key is needed."""
         return self.scope.get(CALLER)
+
+    @property
+    def bound_tenant(self) -> str | None:
+        """The tenant that the key belongs to; None without a key, or with one of every tenant."""
+        return None if self.caller is None or self.caller.is_everybodys else self.caller.tenant
 
     @property
     def task_id(self) -> str:
@@ -147,6 +160,21 @@ class Call(Generic[Services_]):
     async def _gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+
+def only(headers: Headers, name: bytes) -> bytes | None:
+    """The value of a header that may be there once. Raises Malformed."""
+    found = [value for key, value in headers if key == name]
+    if len(found) > 1:
+        raise Malformed("this header is there twice", f"@{name.decode().title()}")
+    return found[0] if found else None
+
+
+def _require_single(headers: Headers, found: dict[bytes, bytes]) -> None:
+    for name in SINGLE:
+        only(headers, name)
+    if sum(name == b"traceparent" for name, _ in headers) > 1:
+        del found[b"traceparent"]  # W3C: then there is none
 
 
 async def send_reply(reply: Reply, send: Send) -> None:

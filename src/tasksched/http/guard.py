@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tasksched import clock, log
 from tasksched.commands.access import Access, Bearer
 from tasksched.commands.audit import Audit, Entry
-from tasksched.errors import Forbidden, Malformed, TaskschedError, Unauthorized, Unavailable
-from tasksched.http.exchange import CALLER, RECHECK, Caller
+from tasksched.errors import Forbidden, TaskschedError, Unauthorized, Unavailable
+from tasksched.http.exchange import CALLER, RECHECK, Caller, only
 from tasksched.http.middleware import REQUEST_ID, require_loopback
 from tasksched.http.openapi import OpScope
 from tasksched.http.services import Call, Services
@@ -28,6 +28,7 @@ from tasksched.model import apikey
 from tasksched.model.names import check_name
 
 ROUTE: Final = "tasksched.route"
+_NAMED: Final = "tasksched.named_tenant"
 BLIND: Final = "tasksched.blind"
 """In the scope of a request: who asks is known from before an outage only; tell nothing of the store."""
 
@@ -82,6 +83,7 @@ class Guard:
                 require_loopback(scope)
         elif await self._is_open(scope, found):
             require_loopback(scope)
+            scope[_NAMED] = _tenant_header(scope)
             scope[RECHECK] = partial(self._recheck, None)
         elif found.scope != "callback":
             scope[CALLER] = await self._caller(scope, found)
@@ -202,7 +204,7 @@ class Guard:
         caller: Caller | None = scope.get(CALLER)
         entry = Entry(
             key=caller.key_id if caller else "",
-            tenant=caller.tenant if caller else _tenant_header(scope) or self._tenant,
+            tenant=caller.tenant if caller else scope.get(_NAMED) or self._tenant,
             route=f"{scope['method']} {found.path}",
             object="/".join(str(part) for part in scope.get("path_params", {}).values()),
             outcome=outcome,
@@ -247,13 +249,12 @@ async def sees_details(call: Call) -> bool:
 
 
 def key_text(scope: Scope) -> str:
-    """The key of a request. Raises Unauthorized where there is none, or more than one."""
-    given = [value for name, value in scope["headers"] if name == b"authorization"]
-    if not given:
+    """The key of a request. Raises Unauthorized where there is none, Malformed where there are two."""
+    given = only(scope["headers"], b"authorization")
+    if given is None:
         raise Unauthorized("this needs an API key: send it as Authorization: Bearer ts_…")
-    credentials: str = given[0].decode("latin-1")
-    scheme, _, text = credentials.partition(" ")
-    if len(given) > 1 or scheme.lower() != "bearer":
+    scheme, _, text = given.decode("latin-1").partition(" ")
+    if scheme.lower() != "bearer":
         raise Unauthorized("send one API key as Authorization: Bearer ts_…")
     return text.strip()
 
@@ -269,7 +270,5 @@ def _caller_of(scope: Scope, bearer: Bearer, default: str) -> Caller:
 
 
 def _tenant_header(scope: Scope) -> str | None:
-    given = [value for name, value in scope["headers"] if name == b"tasksched-tenant"]
-    if len(given) > 1:
-        raise Malformed("name one tenant", "@Tasksched-Tenant")
-    return check_name(given[0].decode("latin-1"), "@Tasksched-Tenant") if given else None
+    given = only(scope["headers"], b"tasksched-tenant")
+    return None if given is None else check_name(given.decode("latin-1"), "@Tasksched-Tenant")

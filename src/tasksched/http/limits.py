@@ -270,7 +270,7 @@ def _given(
     """The rules that the body names, checked. Raises Invalid, also where it is about another one."""
     members = parse.Members(body, "", (*known, *told))
     for name, value in mine.items():
-        if body.get(name) not in {None, value}:
+        if body.get(name) not in (None, value):
             members.refuse(name, "this is not the one that the request is about")
     found = {
         name: members.take(name, CHECKS[name], None, None)

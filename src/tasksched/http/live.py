@@ -119,7 +119,7 @@ async def _stream(call: Call, told: AsyncGenerator[Told, None]) -> AsyncGenerato
     """What is told as server-sent events, with a comment now and then while nothing is."""
     services = call.services
     said_ms: float | None = None
-    with services.streams.one(services.settings.sse_connections_max):
+    with services.streams.one(services.settings.sse_connections_max, call.bound_tenant):
         async with contextlib.aclosing(told):
             async for each in told:
                 if services.system.draining:

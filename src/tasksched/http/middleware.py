@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tasksched import log
 from tasksched.errors import Forbidden, TaskschedError, TooLarge
-from tasksched.http.exchange import send_reply
+from tasksched.http.exchange import only, send_reply
 from tasksched.http.problems import Misdirected, reply_of
 
 REQUEST_ID: Final = "tasksched.request_id"
@@ -101,14 +101,14 @@ def require_loopback(scope: Scope) -> None:
 
     Host must be a loopback name, else a foreign page whose name resolves to 127.0.0.1 could read
     and write here (DNS rebinding); and a page from elsewhere must not change anything (Origin).
-    Raises Misdirected, Forbidden.
+    Raises Misdirected, Forbidden, Malformed.
     """
-    host = _header(scope, b"host")
+    host = only(scope["headers"], b"host")
     if host is None or not is_loopback(host.decode("latin-1")):
         raise Misdirected(
             "without API keys only the host names localhost, 127.0.0.1 and [::1] are served"
         )
-    origin = _header(scope, b"origin")
+    origin = only(scope["headers"], b"origin")
     if origin is not None and scope["method"] not in _SAFE:
         check_origin(origin.decode("latin-1"))
 

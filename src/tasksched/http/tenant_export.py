@@ -56,7 +56,7 @@ async def export(call: Call) -> Reply:
 
 async def _streamed(call: Call, parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     services = call.services
-    with services.streams.one(services.settings.sse_connections_max):
+    with services.streams.one(services.settings.sse_connections_max, call.bound_tenant):
         async with aclosing(parts):
             async for part in parts:
                 if services.system.draining:

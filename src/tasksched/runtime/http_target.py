@@ -178,7 +178,7 @@ class HttpTargets:
         text = check_url(target.url)
         url = URL(text, encoded=True)
         host = host_of(text)
-        if (url.raw_host or "").removesuffix(".") != host:
+        if (url.raw_host or "").lower().removesuffix(".") != host:
             raise Invalid("the host of the URL can be read in two ways")
         if parse_address(host) is not None:
             self._egress.check(host, [host])

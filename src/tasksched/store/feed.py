@@ -5,14 +5,13 @@ after it is neither lost nor told twice. Invariant: a log that was cut past the 
 may also say so where just the entry of the place itself was cut. Nothing here writes.
 """
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
+from struct import Struct
 from typing import Any, Final, NamedTuple
-
-import msgspec
 
 from tasksched.errors import Malformed
 from tasksched.model.live import KINDS, Gap, Happened
+from tasksched.model.place import PlaceSeal
 from tasksched.store.protocol import Store
 from tasksched.store.replies import pairs_of
 
@@ -36,26 +35,25 @@ class Place(NamedTuple):
     told: int = 0
 
 
-_decoder: Final = msgspec.msgpack.Decoder(tuple[list[Stamp], int, int])
+class Places:
+    """Places as words: sealed, and all of one length, so that they tell nothing of other tenants."""
 
+    def __init__(self, secret: bytes, shards: int) -> None:
+        self._seal = PlaceSeal(secret)
+        self._form = Struct(f">{2 * shards}QII")
 
-def write_place(place: Place) -> str:
-    """The place as an opaque word."""
-    return urlsafe_b64encode(msgspec.msgpack.encode(tuple(place))).rstrip(b"=").decode()
+    def write(self, place: Place) -> str:
+        """The place as an opaque word."""
+        numbers = [number for stamp in place.seen for number in stamp]
+        return self._seal.seal(self._form.pack(*numbers, place.shard, place.told))
 
-
-def read_place(text: str, shards: int) -> Place:
-    """Raises Malformed for what is no place of a namespace with so many shards."""
-    try:
-        if len(text) > PLACE_MAX:
-            raise ValueError("too long")
-        place = Place(*_decoder.decode(urlsafe_b64decode(text.encode("ascii") + b"==")))
-    except (ValueError, msgspec.DecodeError) as error:
-        raise Malformed("this is no id of an event of ours", "@Last-Event-ID") from error
-    numbers = [number for stamp in place.seen for number in stamp] + [place.told]
-    if len(place.seen) != shards or place.shard not in range(shards) or min(numbers) < 0:
-        raise Malformed("this id belongs to another namespace", "@Last-Event-ID")
-    return place
+    def read(self, text: str) -> Place:
+        """Raises Malformed for what is no place of this namespace."""
+        raw = self._seal.open(text) if len(text) <= PLACE_MAX else None
+        if raw is None or len(raw) != self._form.size:
+            raise Malformed("this is no id of an event of ours", "@Last-Event-ID")
+        *numbers, shard, told = self._form.unpack(raw)
+        return Place(list(zip(numbers[::2], numbers[1::2], strict=True)), shard, told)
 
 
 class Move(NamedTuple):
@@ -81,10 +79,7 @@ class Feed:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-
-    @property
-    def shards(self) -> int:
-        return self._store.shards
+        self.places = Places(store.secret, store.shards)
 
     async def now(self) -> Place:
         """The place after all that has happened so far."""
@@ -117,34 +112,33 @@ class Feed:
             place = Place(place.seen)
         # What is begun is told to its end first: a place holds one entry that is begun, no more.
         entries.sort(key=lambda each: (not place.told or each.shard != place.shard, each[:2]))
-        events, then = _told(entries, place, wanted)
-        return [*([Gap(id=write_place(place))] if cut else []), *events], then, more
+        events, then = self._told(entries, place, wanted)
+        return [*([Gap(id=self.places.write(place))] if cut else []), *events], then, more
 
-
-def _told(
-    entries: Sequence[_Entry], place: Place, wanted: Wanted
-) -> tuple[list[Happened | Gap], Place]:
-    seen = list(place.seen)
-    skipped = place.told if entries and entries[0].shard == place.shard else 0
-    events: list[Happened | Gap] = []
-    for stamp, shard, fields in entries:
-        moves = _moves(fields)
-        for told, move in enumerate(moves[skipped:], skipped + 1):
-            if not wanted(move):
-                continue
-            here = Place(seen, shard, told)
-            if told == len(moves):
-                here = Place([*seen[:shard], stamp, *seen[shard + 1 :]])
-            kind, status = KINDS[move.word]
-            events.append(
-                Happened(
-                    id=write_place(here), kind=kind, task_id=move.task_id, tenant=move.tenant,
-                    queue=move.queue, status=status, at_ms=int(fields["ms"]),
-                )
-            )  # fmt: skip
-        skipped = 0
-        seen[shard] = stamp
-    return events, Place(seen) if entries else place
+    def _told(
+        self, entries: Sequence[_Entry], place: Place, wanted: Wanted
+    ) -> tuple[list[Happened | Gap], Place]:
+        seen = list(place.seen)
+        skipped = place.told if entries and entries[0].shard == place.shard else 0
+        events: list[Happened | Gap] = []
+        for stamp, shard, fields in entries:
+            moves = _moves(fields)
+            for told, move in enumerate(moves[skipped:], skipped + 1):
+                if not wanted(move):
+                    continue
+                here = Place(seen, shard, told)
+                if told == len(moves):
+                    here = Place([*seen[:shard], stamp, *seen[shard + 1 :]])
+                kind, status = KINDS[move.word]
+                events.append(
+                    Happened(
+                        id=self.places.write(here), kind=kind, task_id=move.task_id, tenant=move.tenant,
+                        queue=move.queue, status=status, at_ms=int(fields["ms"]),
+                    )
+                )  # fmt: skip
+            skipped = 0
+            seen[shard] = stamp
+        return events, Place(seen) if entries else place
 
 
 def _moves(fields: dict[str, str]) -> list[Move]:
