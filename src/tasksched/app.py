@@ -1,14 +1,18 @@
 """The composition root: settings in, running roles out. The one module that knows everybody.
 
 Each ``run_*`` blocks until SIGTERM or SIGINT and returns an exit code; a second signal ends at
-once. A role that cannot reach Redis at its start keeps trying, and none ends because Redis does.
+once. A role that cannot reach Redis at its start keeps trying, and none ends because Redis does. What
+handlers leave behind, in the loop or in its threads, keeps no process from ending.
 """
 
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import signal
+import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -50,6 +54,7 @@ RETRY_S = 1.0
 API_PATIENCE_MS = 2_000  # a caller that waits is told 503 soon, and may ask again
 GC_THRESHOLD = 20_000
 CONNECTIONS_GRACE_S = 3
+LEFT_S = 1.0  # for what handlers left behind, when all else has ended
 EMBEDDED = "embedded:"
 
 _log = log.get("app")
@@ -242,8 +247,46 @@ def _run(
             roles=roles_of(name),
         )
 
-    with _reachable(settings) as reachable:
-        return uvloop.run(_main(reachable, role, connect))
+    with contextlib.ExitStack() as ends:
+        reachable = ends.enter_context(_reachable(settings))
+        last = _Last(ends.close)
+        try:
+            return uvloop.run(last.after(_main(reachable, role, connect)))
+        finally:
+            last.cancel()
+
+
+class _Last:
+    """The end of a process whose loop does not end: it waits without bound for a coroutine that
+    swallows its cancellation, and for each of its threads. ``close`` is called before.
+    """
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
+        self._timer: threading.Timer | None = None
+
+    async def after(self, main: Awaitable[int]) -> int:
+        """The status of ``main``, with which the process ends a while later at the latest."""
+        status = await main
+        self._timer = threading.Timer(LEFT_S, self._exit, (status, asyncio.get_running_loop()))
+        self._timer.daemon = True
+        self._timer.start()
+        return status
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _exit(self, status: int, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            threads = sum(not each.daemon for each in threading.enumerate()) - 1  # the main thread
+            tasks = sum(not each.done() for each in asyncio.all_tasks(loop))
+            _log.warning("process.left_over", tasks=tasks, threads=threads, status=status)
+            self._close()
+            logging.shutdown()
+            sys.stdout.flush()
+        finally:
+            os._exit(status)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Handlers in processes of their own: real child processes, and every way in which they end."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -98,6 +99,10 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return state not in {"Z", "X"}
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def is_written(path: Path) -> bool:
@@ -283,6 +288,21 @@ async def test_an_app_that_cannot_be_loaded_costs_no_attempt():
     outcome = await bench.run("whoami")
     assert ("RELEASED", 5_000, "no_process") == (outcome.kind, outcome.retry_ms, outcome.reason)
     assert [] == bench.cells.pids
+
+
+@pytest.mark.parametrize("place", ["socket.socketpair", "asyncio.open_connection"])
+async def test_no_descriptor_for_a_process_costs_no_attempt(bench, monkeypatch, place):
+    def none_left(**_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    descriptors = open_descriptors()
+    with monkeypatch.context() as patch:
+        patch.setattr(f"tasksched.runtime.cells.{place}", none_left)
+        outcome = await bench.run("whoami")
+
+    assert ("RELEASED", 5_000, "no_process") == (outcome.kind, outcome.retry_ms, outcome.reason)
+    assert descriptors == open_descriptors()
+    assert "SUCCEEDED" == (await bench.run("whoami")).kind
 
 
 # -- interrupted ----------------------------------------------------------------------------------

@@ -151,6 +151,28 @@ async def test_threads_keep_and_restore_too(site: Site):
     assert {"page": 7} == await site.result(task_id)
 
 
+@pytest.mark.timeout(30)  # one that waits for its own loop hears nothing else
+async def test_a_coroutine_that_would_wait_for_its_own_loop_is_told_so(site: Site):
+    told: list[str] = []
+
+    async def confused(ctx: Ctx) -> str:
+        for wait in (lambda: ctx.checkpoint_sync(1), ctx.restore_sync):
+            with pytest.raises(RuntimeError) as raised:
+                wait()
+            told.append(str(raised.value))
+        await asyncio.to_thread(ctx.checkpoint_sync, "kept")
+        return await ctx.restore()
+
+    await site.started(confused)
+    task_id = await site.submit("confused")
+    assert "SUCCESS" == (await site.ends(task_id))["state"]
+    assert "kept" == await site.result(task_id)
+    assert [
+        "checkpoint_sync here would wait for this very loop: await checkpoint",
+        "restore_sync here would wait for this very loop: await restore",
+    ] == told
+
+
 async def test_what_cannot_be_kept_is_refused_to_its_handler(site: Site):
     refused: list[type] = []
 

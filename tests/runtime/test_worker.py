@@ -1,14 +1,16 @@
 """Workers on a real server: taking, running, settling, keeping leases, and leaving."""
 
 import asyncio
+import contextlib
 import threading
 import time
 
 import pytest
 from tests.proxy import Proxy, command
-from tests.runtime.kit import Site, until
+from tests.runtime.kit import Site, handler_of, until
 from tests.servers import ServerProcess
 
+from tasksched.errors import Unavailable
 from tasksched.model.control import RetryLater
 from tasksched.model.retry import Retry
 from tasksched.model.task import HttpTarget
@@ -366,6 +368,93 @@ async def test_a_thread_that_hangs_keeps_its_slot_and_gets_its_verdict(site, gat
     await until(lambda: worker.statistics()["running"] == 0)
 
 
+# -- what leaves the executor -----------------------------------------------------------------------
+
+
+async def cancels_itself():
+    asyncio.current_task().cancel()
+    await asyncio.sleep(30)
+
+
+async def leaks_a_cancellation():
+    """As a library does that ends its own waiting by a cancellation and does not take it back."""
+    asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(30)
+    child = asyncio.ensure_future(asyncio.sleep(30))
+    asyncio.get_running_loop().call_soon(child.cancel)
+    await child
+
+
+@pytest.mark.parametrize("function", [cancels_itself, leaks_a_cancellation])
+@pytest.mark.parametrize(
+    ("never", "attempt", "reason"),
+    [((), "3", "attempts_exhausted"), ((asyncio.CancelledError,), "1", "not_retryable")],
+)
+async def test_a_cancellation_that_nobody_asked_for_is_a_failure(
+    site, function, never, attempt, reason
+):
+    worker = await site.started(handler_of(function, retry=Retry(3, never=never)))
+    record = await site.ends(await site.submit(function.__name__))
+
+    assert ("FAILED", attempt, reason) == (record["state"], record["attempt"], record["reason"])
+    assert "CancelledError" in record["error"]
+    assert 0 == worker.statistics()["running"]
+
+
+class Odd(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), Odd()])
+async def test_whatever_leaves_the_executor_is_a_failure(site, monkeypatch, error):
+    worker = await site.started(add)
+
+    async def run(_):
+        raise error
+
+    monkeypatch.setattr(worker._executor, "run", run)
+    record = await site.ends(await site.submit("add", [1, 1]))
+
+    assert ("FAILED", "3") == (record["state"], record["attempt"])
+    assert type(error).__name__ in record["error"]
+
+
+@pytest.mark.parametrize(
+    ("why", "state"), [("cancel", "CANCELLED"), ("timeout", "FAILED"), ("release", "SUCCESS")]
+)
+async def test_what_leaves_the_executor_of_an_interrupted_run_ends_it_as_asked(
+    site, monkeypatch, why, state
+):
+    worker = await site.started(add)
+
+    async def run(run):
+        run.interrupt(why)
+        monkeypatch.undo()  # once only
+        raise Odd
+
+    monkeypatch.setattr(worker._executor, "run", run)
+    task_id = await site.submit("add", [1, 1], retry=Retry(1))
+
+    await site.comes_to(task_id, state)
+
+
+async def test_a_run_without_any_outcome_is_renewed_no_more_and_frees_its_slot(site, monkeypatch):
+    worker = await site.started(cancels_itself, lease_ms=600)
+
+    def broken(*_, **__):
+        raise RuntimeError("no verdict")
+
+    monkeypatch.setattr(worker_module, "judge", broken)
+    await site.submit("cancels_itself")
+    await until(lambda: worker.statistics()["started"] == 1)
+
+    assert 0 == worker.statistics()["running"]
+    async with asyncio.timeout(5):
+        while not (await site.store.overdue(0))[1]:
+            await asyncio.sleep(0.02)
+
+
 # -- leaving ----------------------------------------------------------------------------------------
 
 
@@ -411,6 +500,46 @@ async def test_a_handler_that_ignores_the_end_is_handed_back_too(site, gate):
     await worker.drain(50)
 
     assert (await site.record(task_id))["state"] in {"PENDING", "QUEUED"}
+
+
+async def test_a_worker_that_stops_asks_no_more_a_shard_that_does_not_know_it(site, monkeypatch):
+    worker = site.worker(add, grace_ms=3_000)
+    take = site.store.take
+    asked = 0
+
+    async def counted(*args, **kwargs):
+        nonlocal asked
+        asked += 1
+        return await take(*args, **kwargs)
+
+    async def away(*_):
+        raise Unavailable("gone")
+
+    monkeypatch.setattr(site.store, "take", counted)
+    monkeypatch.setattr(site.store, "announce", away)
+    starting = asyncio.create_task(worker.start())
+    await until(lambda: asked > 0)
+    before, began = asked, time.monotonic()
+    await worker.drain()
+    await starting
+
+    assert asked - before <= 4
+    assert time.monotonic() - began < 2.5
+
+
+async def test_handlers_that_hold_all_threads_of_the_loop_hold_up_no_drain(site, gate):
+    async def in_thread():
+        gate.entered += 1
+        await asyncio.to_thread(gate.open.wait, 60)
+
+    worker = await site.started(in_thread, concurrency=40)
+    for _ in range(40):  # more than the threads there are
+        await site.submit("in_thread")
+    await until(lambda: gate.entered == 40)
+    async with asyncio.timeout(10):
+        await worker.drain(0)
+
+    assert 40 == worker.statistics()["released"]
 
 
 async def test_leases_are_kept_while_draining(site, gate):

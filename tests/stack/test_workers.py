@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+from tests.embedding import servers_of
 from tests.stack.books import pid_of
 from tests.stack.kit import HANDLERS, LEASE_S, Stack, handler, is_running, until
 
@@ -145,6 +146,69 @@ def test_a_second_signal_ends_a_worker_now(stack: Stack):
     stack.harmed.add(worker.pid)
     stack.worker()
     stack.audit()
+
+
+LEFT = """
+import asyncio, time
+from tasksched import App
+app = App()
+
+@app.task
+async def deaf():
+    print("entered", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+@app.task
+async def in_thread():
+    print("entered", flush=True)
+    await asyncio.to_thread(time.sleep, 3600)
+"""
+
+
+def left_app(stack: Stack) -> str:
+    path = stack.directory / "left.py"
+    path.write_text(LEFT)
+    return f"{path}:app"
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "argv"),
+    [("deaf", 1, []), ("in_thread", 40, []), ("deaf", 1, ["--processes", "2"])],
+)
+def test_a_handler_that_does_not_end_keeps_no_worker_from_ending(stack: Stack, name, times, argv):
+    """Neither in the loop nor in its threads, of which 40 are more than there are."""
+    api, _ = stack.api("--scheduler")
+    worker = stack.start("worker", left_app(stack), "--grace", "1s", *argv)
+    tasks = [stack.submit(api, handler(name)) for _ in range(times)]
+    until(lambda: worker.said().count("entered") == times, "all run")
+    pids = [each["pid"] for each in api.get("/workers")["items"]]
+    began = time.monotonic()
+    assert worker.end() == 0
+    print(f"the worker was gone {time.monotonic() - began:.2f} s after SIGTERM (grace 1 s)")
+    assert worker.said().count("process.left_over") == 1
+    assert pids
+    assert not any(is_running(pid) for pid in pids)
+    for task_id in tasks:
+        assert api.task(task_id)["status"] in {"PENDING", "QUEUED"}
+        api.call("POST", f"/tasks/{task_id}/cancel")
+    stack.audit()
+
+
+def test_a_worker_that_leaves_a_handler_behind_ends_its_embedded_server_first(home: Stack):
+    home.env["TASKSCHED_URL"] = f"embedded:{home.data}"
+    worker = home.start("worker", left_app(home), "--grace", "1s")
+    until(lambda: "worker.start" in worker.said(), "it runs the server")
+    api, _ = home.api("--scheduler")
+    home.submit(api, handler("deaf"))
+    until(lambda: "entered" in worker.said(), "it runs")
+    assert servers_of(home.data.resolve())
+    assert worker.end() == 0
+    assert "process.left_over" in worker.said()
+    assert not servers_of(home.data.resolve())
 
 
 def test_a_task_waits_parked_until_a_worker_that_knows_its_handler_arrives(stack: Stack):

@@ -154,26 +154,36 @@ class _Cell:
 
     @classmethod
     async def start(cls, target: str, directory: Path) -> "_Cell":
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                return await cls._launch(target, directory, ours, theirs.fileno())
+        except OSError as error:
+            raise NotStarted(f"no process can be started: {error}") from error
+
+    @classmethod
+    async def _launch(
+        cls, target: str, directory: Path, ours: socket.socket, theirs: int
+    ) -> "_Cell":
         level = logging.getLevelName(logging.getLogger("tasksched").getEffectiveLevel())
-        argv = [sys.executable, "-m", "tasksched.cell", target, str(theirs.fileno()), level]
-        reader, writer = await asyncio.open_connection(sock=ours)
+        argv = [sys.executable, "-m", "tasksched.cell", target, str(theirs), level]
+        try:
+            reader, writer = await asyncio.open_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            raise
         try:
             # A session of its own: Ctrl-C in a terminal reaches the worker alone, which drains.
             process = await asyncio.create_subprocess_exec(
                 *die_with_parent(argv),
                 stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs,),
                 start_new_session=True,
                 cwd=directory,
             )
-        except BaseException as error:
+        except BaseException:
             writer.close()
-            if isinstance(error, OSError):
-                raise NotStarted(f"no process can be started: {error}") from error
             raise
-        finally:
-            theirs.close()
         return cls(process, reader, writer)
 
     @property

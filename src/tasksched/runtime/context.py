@@ -246,17 +246,21 @@ class Ctx:
 
     def checkpoint_sync(self, value: Any) -> None:
         """As ``checkpoint``, for handlers in threads."""
-        self._waited(self.checkpoint(value))
+        self._waited("checkpoint", self.checkpoint(value))
 
     def restore_sync(self, absent: Any = None) -> Any:
         """As ``restore``, for handlers in threads."""
-        return self._waited(self.restore(absent))
+        return self._waited("restore", self.restore(absent))
 
-    def _waited(self, asked: Coroutine[Any, Any, Any]) -> Any:
+    def _waited(self, name: str, asked: Coroutine[Any, Any, Any]) -> Any:
         task = self._run.task
         if task is None:  # a process of its own, where nothing else runs: the desk waits itself
             return without_loop(asked)
-        return asyncio.run_coroutine_threadsafe(asked, task.get_loop()).result()
+        loop = task.get_loop()
+        if _runs_here(loop):
+            asked.close()
+            raise RuntimeError(f"{name}_sync here would wait for this very loop: await {name}")
+        return asyncio.run_coroutine_threadsafe(asked, loop).result()
 
     @property
     def callback_token(self) -> str:
@@ -271,6 +275,13 @@ class Ctx:
         not within ``lease``: then the attempt has timed out.
         """
         return Deferred(read_lease(lease))
+
+
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
 
 
 def pulsed_at(run: Run) -> float:

@@ -146,6 +146,8 @@ class Taker:
                 )
                 return more, grants
             except Unannounced:
+                if self._stopped:  # a worker that stops announces itself no more
+                    break
                 await self._host.announce(shard)
             except Unavailable as error:
                 _log.warning("take.unavailable", shard=shard, error=str(error))

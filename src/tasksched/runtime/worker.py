@@ -8,7 +8,9 @@ within the grace time and hands the rest back, not counted. No outage of Redis e
 """
 
 import asyncio
+import contextlib
 import os
+import random
 import re
 import secrets
 import socket
@@ -20,7 +22,7 @@ from tasksched.ending import end
 from tasksched.errors import TaskschedError
 from tasksched.model.callback import callback_token
 from tasksched.model.notify import NOTIFY_ROUTE, QUEUE
-from tasksched.model.outcome import Outcome
+from tasksched.model.outcome import Failure, Outcome, error_info, judge
 from tasksched.model.seal import PLAIN, Bodies
 from tasksched.model.task import HTTP_ROUTE
 from tasksched.runtime.cells import Cells
@@ -28,7 +30,7 @@ from tasksched.runtime.completer import Completer
 from tasksched.runtime.context import Run
 from tasksched.runtime.desk import StoreDesk
 from tasksched.runtime.egress import Egress
-from tasksched.runtime.executor import RELEASED
+from tasksched.runtime.executor import CANCELLED, RELEASED, text_of, traceback_of
 from tasksched.runtime.heartbeat import ANNOUNCE_TTL_MS, Heartbeat
 from tasksched.runtime.hosts import Hosts
 from tasksched.runtime.http_target import Hooks, HttpTargets
@@ -97,6 +99,7 @@ class Worker:
         self.name = name or make_name()
         self._store = store
         self._settings = settings
+        self._registry = registry
         self._slots = settings.concurrency
         self._routes = [*registry.routes, HTTP_ROUTE]
         # Notifications belong to no queue of users: every worker helps to send them.
@@ -229,7 +232,10 @@ class Worker:
         except TimeoutError:
             await self._completer.abort()
             _log.error("worker.unsettled", worker=self.name, held=self._completer.held)
-        await self._heartbeat.stop(LEAVE_S)
+        # Its end is waited for in a thread of the loop's, and handlers may hold all of those.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self._heartbeat.stop(LEAVE_S)
         await self._listener.stop()
         await self._http.close()
         self._threads.close()
@@ -295,13 +301,37 @@ class Worker:
         self._runs[older.key] = older
 
     async def _execute(self, run: Run) -> None:
+        outcome: Outcome | None = None
         try:
             outcome = await self._executor.run(run)
+        except GeneratorExit:  # the loop is gone, and whoever could be told
+            raise
+        except BaseException as error:  # noqa: BLE001 - a run without an outcome would never end
+            outcome = self._escaped(run, error)
         finally:
             del self._runs[run.key]
             self._taker.fill_soon()
-        self._give(run, outcome)
-        self._tell_if_still()
+            if outcome is not None:
+                self._give(run, outcome)
+            elif not run.ended:
+                self._heartbeat.forget([run])  # its lease runs out, and the reaper takes it back
+            self._tell_if_still()
+
+    def _escaped(self, run: Run, error: BaseException) -> Outcome:
+        """What the executor lets through: a cancellation that nobody asked for, or a fault of ours."""
+        if run.ended or run.why == "release":
+            return RELEASED
+        grant = run.grant
+        _log.error("run.escaped", task_id=grant.id, fence=grant.fence, error=repr(error))
+        if run.why in {"cancel", "lease"}:
+            return CANCELLED
+        handler = self._registry.get(grant.route)
+        failure = Failure(
+            error=error_info(type(error).__name__, text_of(error), traceback_of(error)),
+            kind="TIMED_OUT" if run.why else "FAILED",
+            retryable=handler is None or not isinstance(error, handler.retry.never),
+        )
+        return judge(failure, grant.options.retry, attempts=grant.attempts, rng=random.random)
 
     def _give(self, run: Run, outcome: Outcome) -> None:
         """The outcome of a run, whoever knows it first: its handler's end, or who gave up on it."""
