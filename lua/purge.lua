@@ -8,7 +8,8 @@
 --       unkeyed_ms   int    likewise an id without a key
 --       op           str    names this call; the same one again is answered again
 -- ROWS  id           str
--- REPLY a word a row: 'purged', 'missing', 'state' (it has not finished)
+--       version      opt    the only one that is meant
+-- REPLY a word a row: 'purged', 'missing', 'state' (it has not finished), 'version' (it has another one)
 -- COST  O(rows · log finished)
 -- @include lib/clock
 -- @include lib/keys
@@ -27,8 +28,8 @@ local reply, removing = {}, {}
 local done_before = redis.call('GET', shard .. ':purged:' .. op) or ''
 
 for at = 1, rows do
-  local id = row(at)
-  local v = redis.call('HMGET', TASK .. id, 'state', 'lane')
+  local id, version = row(at)
+  local v = redis.call('HMGET', TASK .. id, 'state', 'lane', 'version')
   local lane = v[2] and lane_of(v[2])
   if removing[id] or (not v[1] and string.find(done_before, ' ' .. id .. ' ', 1, true)) then
     reply[at] = 'purged'
@@ -36,6 +37,8 @@ for at = 1, rows do
     reply[at] = 'missing'
   elseif not FINAL[v[1]] then
     reply[at] = 'state'
+  elseif version and version ~= (tonumber(v[3]) or 1) then
+    reply[at] = 'version'
   else
     reply[at] = 'purged'
     removing[id] = true

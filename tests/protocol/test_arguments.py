@@ -34,7 +34,7 @@ VALID: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "lines": ({}, [(RUN, FENCE, 1, "one"), (ID, "1", 1, "two")]),
     "checkpoint": ({"id": RUN, "fence": FENCE, "value": b"\x01"}, []),
     "deliver": ({"tenant": "default"}, [("d1", "{}", b"\x80"), ("d2", "{}", b"x" * 3_000)]),
-    "purge": ({"tenant": "default", "keyed_ms": 1, "unkeyed_ms": 1, "op": "o1"}, [(ID,), (RUN,)]),
+    "purge": ({"tenant": "default", "keyed_ms": 1, "unkeyed_ms": 1, "op": "o1"}, [(ID, ""), (RUN, 3)]),
     "forget": ({"tenant": "gone"}, [("default",), ("mail",)]),
     "allot": ({"limit": "t/acme", "capacity": 3, "shards": 0}, [(0, 0, 0, 2, 5), (1, 0, 1, 0, 0)]),
     "apportion": ({"limit": "t/acme", "permits": 3, "epoch": 5, "contended": 0, "short_ms": 0}, []),

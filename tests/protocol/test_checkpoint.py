@@ -63,7 +63,7 @@ async def test_its_bytes_follow_its_size_and_go_with_the_task(kit: Kit):
     assert "505" == kit.record(task_id)["extra"]
     await kit.settle((task_id, kit.fence(task_id)), DONE)
     assert 400 + 1 + 505 == int(kit.plain.hget(kit.keys.counts, "bytes:default"))
-    words = await kit.store.purge(0, "default", [task_id], keyed_ms=0, unkeyed_ms=0)
+    words = await kit.store.purge(0, "default", [(task_id, None)], keyed_ms=0, unkeyed_ms=0)
     assert ["purged"] == words
     assert 0 == kit.plain.exists(kit.keys.checkpoint(task_id), kit.keys.lines(task_id))
 

@@ -71,7 +71,7 @@ async def fail_and_purge(kit: Kit, task_id: str, receiver: str) -> None:
     await kit.submit(asked, task_id=task_id, mark="k")
     await kit.settle(await kit.start(task_id), BROKEN)
     memory = {"keyed_ms": HOUR_MS, "unkeyed_ms": HOUR_MS}
-    assert ["purged"] == await kit.store.purge(0, "default", [task_id], **memory)
+    assert ["purged"] == await kit.store.purge(0, "default", [(task_id, None)], **memory)
     assert "" == kit.state(task_id)
     kit.plain.delete(kit.keys.stub(task_id))  # as the server does it when its time has come
     kit.leap(HOUR_MS)

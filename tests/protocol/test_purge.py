@@ -12,7 +12,8 @@ NOBODY = ids.mint(0, 1)
 
 
 async def purge(kit: Kit, *task_ids: str, tenant: str = "default", op: str = "") -> list[str]:
-    return await kit.store.purge(0, tenant, task_ids, keyed_ms=DAY_MS, unkeyed_ms=HOUR_MS, op=op)
+    rows = [(task_id, None) for task_id in task_ids]
+    return await kit.store.purge(0, tenant, rows, keyed_ms=DAY_MS, unkeyed_ms=HOUR_MS, op=op)
 
 
 @pytest.mark.parametrize("state", sorted(FINAL))
@@ -42,6 +43,18 @@ async def test_everything_of_a_task_goes_with_it(kit: Kit):
     await purge(kit, task_id)
     left = [key for key in kit.dump() if task_id in key]
     assert [kit.keys.stub(task_id)] == left
+
+
+async def test_only_the_version_that_is_meant(kit: Kit):
+    task_id = await kit.task_in("FAILED")
+    meant = kit.version(task_id)
+    await kit.store.redrive(0, task_id, "default", meant, op="r")
+    await kit.settle(await kit.start(task_id), BROKEN)
+    memory = {"keyed_ms": DAY_MS, "unkeyed_ms": HOUR_MS}
+    assert ["version"] == await kit.store.purge(0, "default", [(task_id, meant)], **memory)
+    assert kit.state(task_id) == "FAILED"
+    now = kit.version(task_id)
+    assert ["purged"] == await kit.store.purge(0, "default", [(task_id, now)], **memory)
 
 
 async def test_another_tenants_task_is_missing(kit: Kit):

@@ -62,6 +62,12 @@ def unencodable():
 
 
 @app.task(process=True)
+async def cancels_itself():
+    asyncio.current_task().cancel()
+    await asyncio.sleep(30)
+
+
+@app.task(process=True)
 def big(length):
     return "x" * length
 

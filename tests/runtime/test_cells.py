@@ -403,3 +403,11 @@ async def test_no_process_outlives_its_worker(tmp_path):
         worker.wait()
 
     await until(lambda: not is_running(pid), PATIENCE_S)
+
+
+async def test_a_handler_that_cancels_itself_has_failed_and_its_process_goes_on(bench):
+    first = await bench.run("whoami")
+    outcome = await bench.run("cancels_itself")
+
+    assert ("FAILED", "CancelledError") == (outcome.kind, outcome.error.type)
+    assert first.result == (await bench.run("whoami")).result

@@ -5,7 +5,7 @@ what runs stays. An idempotency key stays used for as long as it would have been
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tasksched.errors import Conflict, NotFound, PreconditionFailed
@@ -63,8 +63,18 @@ class Removal:
                 return
         raise Conflict(f"task {task_id} changes faster than it can be deleted", task_id=task_id)
 
-    async def purge(self, tenant: str, task_ids: Sequence[str], *, op: str = "") -> dict[str, str]:
-        """Id → ``purged``, ``missing`` or ``state`` (it has not finished)."""
+    async def purge(
+        self,
+        tenant: str,
+        task_ids: Sequence[str],
+        *,
+        op: str = "",
+        versions: Mapping[str, int] | None = None,
+    ) -> dict[str, str]:
+        """Id → ``purged``, ``missing``, ``state`` (it has not finished), or ``version``.
+
+        ``versions``: of those the only version that is meant.
+        """
         by_shard: defaultdict[int, list[str]] = defaultdict(list)
         for task_id in task_ids:
             by_shard[self._shard(task_id)].append(task_id)
@@ -73,8 +83,9 @@ class Removal:
             for first in range(0, len(mine), BATCH_MAX):
                 rows = mine[first : first + BATCH_MAX]
                 name = op and f"{op}-{rows[0]}"
+                meant = [(task_id, (versions or {}).get(task_id)) for task_id in rows]
                 words = await self._store.purge(
-                    shard, tenant, rows, op=name, **self._memory._asdict()
+                    shard, tenant, meant, op=name, **self._memory._asdict()
                 )
                 found |= zip(rows, words, strict=True)
         return found

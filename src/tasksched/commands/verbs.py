@@ -120,7 +120,9 @@ class Verbs:
         for ids in by_shard.values():
             for first in range(0, len(ids), BATCH_MAX):
                 rows = ids[first : first + BATCH_MAX]
-                words = await self._removal.purge(operation.tenant, rows, op=operation.id)
+                words = await self._removal.purge(
+                    operation.tenant, rows, op=operation.id, versions=dict(operation.batch)
+                )
                 ends |= {task_id: word in gone for task_id, word in words.items()}
 
     # Each answers whether it was done; None for a task that this operation did before and met again.

@@ -169,17 +169,21 @@ class Store:
         self,
         shard: int,
         tenant: str,
-        task_ids: Sequence[str],
+        tasks: Sequence[tuple[str, int | None]],
         *,
         keyed_ms: int,
         unkeyed_ms: int,
         op: str = "",
     ) -> list[str]:
-        """Remove finished tasks. Words: ``purged``, ``missing``, ``state``."""
+        """Remove finished tasks, by id and the version that is meant (None: whichever).
+
+        Words: ``purged``, ``missing``, ``state``, ``version``.
+        """
         values = self._values(
             shard, tenant=tenant, keyed_ms=keyed_ms, unkeyed_ms=unkeyed_ms, op=op or new_op()
         )
-        return words_of(await self.gateway.run("purge", values, [(each,) for each in task_ids]))
+        rows = [(task_id, opt(version)) for task_id, version in tasks]
+        return words_of(await self.gateway.run("purge", values, rows))
 
     async def forget(self, shard: int, tenant: str, queues: Iterable[str]) -> str:
         """Drop what a shard remembers of a tenant without tasks. Words: ``forgotten``, ``busy``."""
