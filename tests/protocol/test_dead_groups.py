@@ -155,7 +155,7 @@ async def test_redrive_purge_and_retention_take_from_the_groups(kit: Kit):
     made = [await fail(kit, broken("one")) for _ in range(4)]
     await kit.store.redrive(0, made[0], "default", None)
     assert [3] == list(cells(kit).values())
-    await kit.store.purge(0, "default", made[1:2], keyed_ms=1, unkeyed_ms=1)
+    await kit.store.purge(0, "default", [(made[1], None)], keyed_ms=1, unkeyed_ms=1)
     assert [2] == list(cells(kit).values())
     kit.leap(14 * DAY_MS)
     await kit.store.prune(
