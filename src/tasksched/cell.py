@@ -24,7 +24,7 @@ from tasksched.loading import load_app
 from tasksched.model.outcome import Failure, Outcome, error_info, judge
 from tasksched.runtime import frames
 from tasksched.runtime.context import PULSE_EVERY_S, Run, Why
-from tasksched.runtime.executor import Executor, text_of, traceback_of
+from tasksched.runtime.executor import Executor, failure_of
 from tasksched.runtime.registry import Registry
 from tasksched.runtime.threads import Here, without_loop
 
@@ -224,11 +224,7 @@ class Cell:
         try:
             return self._loop.run_until_complete(running)
         except asyncio.CancelledError as error:  # the handler's own: nobody cancels without a word
-            failure = Failure(
-                error=error_info(type(error).__name__, text_of(error), traceback_of(error)),
-                retryable=not isinstance(error, handler.retry.never),
-            )
-            attempts = run.grant.attempts
+            failure, attempts = failure_of(error, handler.retry.never), run.grant.attempts
             return judge(failure, run.grant.options.retry, attempts=attempts, rng=random.random)
 
 

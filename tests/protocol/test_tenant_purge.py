@@ -115,6 +115,8 @@ async def test_all_of_it_goes_and_others_stay(kit: Kit):
         (TENANT, "revoked"), (OTHER, "active"),
     ]  # fmt: skip
     assert [state.name for state in await Tenants(kit.store).all()] == [OTHER]
+    (_, entry) = kit.plain.xrevrange(kit.store.global_keys.audit, count=1)[0]
+    assert (b"purge", b"keys revoke") == (entry[b"key"], entry[b"route"])
 
 
 async def test_nothing_starts_while_it_is_not_done(kit: Kit):

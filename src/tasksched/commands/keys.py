@@ -51,8 +51,9 @@ class KeySpec(msgspec.Struct, frozen=True, kw_only=True):
 class Keys:
     """The requests about keys."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, actor: str = ACTOR) -> None:
         self._store = store
+        self._actor = actor
         self._records = Records(store, store.global_keys.api_keys, ApiKey)
         self._reads = Reads(store)
         self._audit = Audit(store)
@@ -161,7 +162,7 @@ class Keys:
         await self._store.gateway.command("HDEL", self._store.global_keys.api_keys_used, name)
 
     async def _note(self, verb: str, key_id: str, key: ApiKey) -> None:
-        entry = Entry(key=ACTOR, tenant=key.tenant, route=verb, object=key_id, outcome="ok")
+        entry = Entry(key=self._actor, tenant=key.tenant, route=verb, object=key_id, outcome="ok")
         await self._audit.write(entry)
 
 

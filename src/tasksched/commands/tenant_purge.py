@@ -11,6 +11,7 @@ ids that were removed before, until both have passed by themselves.
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -36,6 +37,9 @@ from tasksched.store.webhooks import WebhookRecords
 
 TASKS_MAX: Final = 1_000
 """A request removes about so many tasks."""
+
+ACTOR: Final = "purge"
+"""Who is named in the audit where keys are revoked on the way; whoever asked has an entry of his own."""
 
 BATCH: Final = 200
 AT_ONCE: Final = 16
@@ -71,7 +75,7 @@ class TenantPurge:
         self._store = store
         self._reads = Reads(store)
         self._book = RuleBook(store)
-        self._keys = Keys(store)
+        self._keys = Keys(store, actor=ACTOR)
         self._recurring = Recurring(store)
         self._webhooks = WebhookRecords(store)
         self._removal = Removal(store, Memory(0, 0))  # nothing remembers its ids
@@ -90,15 +94,16 @@ class TenantPurge:
         schedules = await self._remove_schedules(tenant)
         tasks = await self._remove_tasks(tenant)
         counts = await self._counts(tenant)
-        left, running = sum(counts.values()), counts.get("RUNNING", 0)
-        is_done = left == 0 and schedules < PAGE and await self._forget(tenant)
+        left = sum(counts.values())
+        queues = {queue for queue, _ in counts}
+        is_done = left == 0 and schedules < PAGE and await self._forget(tenant, queues)
         return Purged(
             tasks=tasks,
             recurring_tasks=schedules,
             webhooks=len(webhooks),
             api_keys=keys,
             left=left,
-            running=running,
+            running=sum(n for (_, state), n in counts.items() if state == "RUNNING"),
             done=is_done,
         )
 
@@ -154,16 +159,13 @@ class TenantPurge:
                 return True
         return False
 
-    async def _counts(self, tenant: str) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for (owner, _, state), number in (await self._reads.counts()).items():
-            if owner == tenant:
-                found[state] = found.get(state, 0) + number
-        return found
+    async def _counts(self, tenant: str) -> dict[tuple[str, str], int]:
+        """(queue, state) → tasks in it now."""
+        found = await self._reads.counts()
+        return {(queue, state): n for (owner, queue, state), n in found.items() if owner == tenant}
 
-    async def _forget(self, tenant: str) -> bool:
+    async def _forget(self, tenant: str, queues: Iterable[str]) -> bool:
         """The last part; whether nothing came in between."""
-        queues = {queue for owner, queue, _ in await self._reads.counts() if owner == tenant}
         words = [await self._store.forget(n, tenant, queues) for n in range(self._store.shards)]
         if "busy" in words:
             return False

@@ -239,14 +239,12 @@ class Executor:
             return self._interrupted(run, error)
         if isinstance(error, TypeError) and not _fits(plan, run.grant, error):
             return self._final(run, error, "payload_not_readable")
-        info = error_info(type(error).__name__, text_of(error), traceback_of(error))
+        failure = failure_of(error, plan.never)
         match error:
             case RetryLater(after_ms=after_ms):
-                failure = Failure(error=info, retry_after_ms=after_ms, at_least=False)
+                failure = Failure(error=failure.error, retry_after_ms=after_ms, at_least=False)
             case Discard():
-                failure = Failure(error=info, retryable=False)
-            case _:
-                failure = Failure(error=info, retryable=not isinstance(error, plan.never))
+                failure = Failure(error=failure.error, retryable=False)
         return self._judged(run, failure)
 
     def _interrupted(self, run: Run, error: BaseException | None) -> Outcome:
@@ -311,6 +309,12 @@ def _fits(plan: Plan, grant: Grant, error: TypeError) -> bool:
     except ValueError:  # a builtin without a signature
         return True
     return True
+
+
+def failure_of(error: BaseException, never: tuple[type[BaseException], ...]) -> Failure:
+    """An error as a failure, tried again unless it is one of ``never``."""
+    info = error_info(type(error).__name__, text_of(error), traceback_of(error))
+    return Failure(error=info, retryable=not isinstance(error, never))
 
 
 def text_of(error: BaseException) -> str:

@@ -17,12 +17,14 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
+from msgspec import structs
+
 from tasksched import clock, log
 from tasksched.ending import end
 from tasksched.errors import TaskschedError
 from tasksched.model.callback import callback_token
 from tasksched.model.notify import NOTIFY_ROUTE, QUEUE
-from tasksched.model.outcome import Failure, Outcome, error_info, judge
+from tasksched.model.outcome import Outcome, judge
 from tasksched.model.seal import PLAIN, Bodies
 from tasksched.model.task import HTTP_ROUTE
 from tasksched.runtime.cells import Cells
@@ -30,7 +32,7 @@ from tasksched.runtime.completer import Completer
 from tasksched.runtime.context import Run
 from tasksched.runtime.desk import StoreDesk
 from tasksched.runtime.egress import Egress
-from tasksched.runtime.executor import CANCELLED, RELEASED, text_of, traceback_of
+from tasksched.runtime.executor import CANCELLED, RELEASED, failure_of
 from tasksched.runtime.heartbeat import ANNOUNCE_TTL_MS, Heartbeat
 from tasksched.runtime.hosts import Hosts
 from tasksched.runtime.http_target import Hooks, HttpTargets
@@ -326,11 +328,9 @@ class Worker:
         if run.why in {"cancel", "lease"}:
             return CANCELLED
         handler = self._registry.get(grant.route)
-        failure = Failure(
-            error=error_info(type(error).__name__, text_of(error), traceback_of(error)),
-            kind="TIMED_OUT" if run.why else "FAILED",
-            retryable=handler is None or not isinstance(error, handler.retry.never),
-        )
+        failure = failure_of(error, handler.retry.never if handler else ())
+        if run.why:
+            failure = structs.replace(failure, kind="TIMED_OUT")
         return judge(failure, grant.options.retry, attempts=grant.attempts, rng=random.random)
 
     def _give(self, run: Run, outcome: Outcome) -> None:
